@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts now.
     #[expect(
         clippy::disallowed_methods,
         reason = "a benchmark measures real time; nothing here is simulated"
@@ -17,7 +16,6 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
-    /// The time since then.
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }

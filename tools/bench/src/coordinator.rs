@@ -9,10 +9,10 @@ use crate::place::{Limits, Place};
 use crate::rank::{FromRank, Link, ToRank};
 use crate::servers::Usage;
 use crate::target::Target;
-use crate::wait;
+use crate::wait::{self, Process};
 use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The measurements of one step.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measur
 
 /// The processes of a run.
 #[derive(Debug)]
-struct Ranks(Vec<Child>);
+struct Ranks(Vec<Process>);
 
 impl Ranks {
     fn start(plan: &Plan, place: &Place, listener: &TcpListener) -> Outcome<Self> {
@@ -134,7 +134,7 @@ impl Ranks {
                 .stdin(Stdio::null())
                 .spawn()
                 .context(|| format!("start {}", words.join(" ")))?;
-            ranks.0.push(child);
+            ranks.0.push(Process(child));
         }
         Ok(ranks)
     }
@@ -155,8 +155,8 @@ impl Ranks {
     }
 
     /// Finds a rank that has exited, a failed one first.
-    fn ended(&mut self) -> Option<(usize, std::process::ExitStatus)> {
-        let ended = |(rank, child): (usize, &mut Child)| Some((rank, child.try_wait().ok()??));
+    fn ended(&mut self) -> Option<(usize, ExitStatus)> {
+        let ended = |(rank, process): (usize, &mut Process)| Some((rank, process.status().ok()??));
         self.0.iter_mut().enumerate().filter_map(ended).min_by_key(|(_, status)| status.success())
     }
 
@@ -165,19 +165,9 @@ impl Ranks {
         for rank in 0..self.0.len() {
             wait::until(&format!("the end of rank {rank}"), limits.step, || {
                 self.check(limits)?;
-                Ok(self.0[rank].try_wait().context(|| "wait for a rank")?.is_some())
+                Ok(self.0[rank].status()?.is_some())
             })?;
         }
         Ok(())
-    }
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // Both fail only if the process has exited.
-            child.kill().ok();
-            child.wait().ok();
-        }
     }
 }

@@ -1,7 +1,6 @@
-//! How long single calls took, counted in buckets.
+//! A histogram of the latencies of calls.
 //!
-//! A bucket is a 64th of a power of two wide, so no figure is off by more than 1 %, and the calls of many ranks
-//! are put together without keeping each of them.
+//! A bucket is a 64th of a power of two wide, so no figure is off by more than 1 %. Histograms of many ranks are added up.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -11,12 +10,12 @@ const FINE_BITS: u32 = 6;
 /// The last bucket holds 2^64 - 1 nanoseconds.
 const BUCKETS: usize = ((u64::BITS - FINE_BITS + 1) as usize) << FINE_BITS;
 
-/// Counts of calls by how long they took.
+/// Counts of calls by latency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Sparse", into = "Sparse")]
 pub struct Latencies(Vec<u32>);
 
-/// Only the buckets that count something: what is sent from rank to coordinator.
+/// The buckets that are not empty, which a rank sends to the coordinator.
 #[derive(Serialize, Deserialize)]
 struct Sparse(Vec<(usize, u32)>);
 
@@ -83,7 +82,7 @@ impl Latencies {
         })
     }
 
-    /// What `share` of the calls stayed below, in microseconds: the middle of its bucket.
+    /// The latency that `share` of the calls do not exceed, in microseconds: the middle of its bucket.
     fn at(&self, share: f64) -> Option<f64> {
         let total: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
         let wanted = ((total as f64 * share).ceil() as u64).max(1);

@@ -143,18 +143,25 @@ pub struct RunOptions {
     /// Sync all file systems, and drop the kernel's clean pages and dentries, before each cold read (needs root).
     #[arg(long)]
     pub drop_caches: bool,
-    /// The `tameike` program.
-    #[arg(long, default_value = "tameike")]
-    pub tameike: PathBuf,
     /// The seed of the files' content.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Time limit of a step, in seconds.
-    #[arg(long, default_value_t = 600)]
-    pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
     #[arg(long, default_value = "run")]
     pub name: String,
+    #[command(flatten)]
+    pub report: ReportOptions,
+}
+
+/// Options of all subcommands that write a report.
+#[derive(Debug, Args)]
+pub struct ReportOptions {
+    /// The `tameike` program.
+    #[arg(long, default_value = "tameike")]
+    pub tameike: PathBuf,
+    /// Time limit of a step, in seconds.
+    #[arg(long, default_value_t = 600)]
+    pub limit_s: u64,
     /// Where reports are kept.
     #[arg(long, default_value = "bench/runs")]
     pub out: PathBuf,
@@ -192,18 +199,11 @@ pub struct NoiseOptions {
     /// Let agents and ranks run on every processor, including that of the compute process.
     #[arg(long)]
     pub anywhere: bool,
-    /// The `tameike` program.
-    #[arg(long, default_value = "tameike")]
-    pub tameike: PathBuf,
-    /// What takes longer than this many seconds has failed.
-    #[arg(long, default_value_t = 600)]
-    pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
     #[arg(long, default_value = "noise")]
     pub name: String,
-    /// Where reports are kept.
-    #[arg(long, default_value = "bench/runs")]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub report: ReportOptions,
 }
 
 /// Options of `profile`.
@@ -227,18 +227,11 @@ pub struct ProfileOptions {
     /// Sample all processors, idle time included, instead of the agents only.
     #[arg(long)]
     pub machine: bool,
-    /// The `tameike` program.
-    #[arg(long, default_value = "tameike")]
-    pub tameike: PathBuf,
-    /// What takes longer than this many seconds has failed.
-    #[arg(long, default_value_t = 600)]
-    pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
     #[arg(long, default_value = "profile")]
     pub name: String,
-    /// Where reports are kept.
-    #[arg(long, default_value = "bench/runs")]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub report: ReportOptions,
 }
 
 /// Options of `picture`.

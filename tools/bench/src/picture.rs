@@ -2,7 +2,7 @@
 
 use crate::options::PictureOptions;
 use crate::outcome::{Context, Outcome};
-use crate::report::{COLOURS, escaped};
+use crate::report::{COLOURS, FONT, escaped, svg_page};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -55,12 +55,8 @@ fn svg(network: &Network) -> String {
     let quantities: BTreeSet<&str> = points().map(|point| point.quantity.as_str()).collect();
     let rows = quantities.len().div_ceil(COLUMNS);
     let (width, height) = (COLUMNS as f64 * PANEL_WIDTH, HEAD + rows as f64 * PANEL_HEIGHT);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\">Network between two agents, by message size; medians</text>\n"
-    );
+    let title = "Network between two agents, by message size; medians";
+    let mut text = svg_page(width, height, FONT, title);
     for (index, Series { fabric, nodes: [one, other], .. }) in network.series.iter().enumerate() {
         let (x, colour) = (16.0 + index as f64 * LEGEND_STEP, COLOURS[index % COLOURS.len()]);
         text += &format!(

@@ -1,11 +1,11 @@
 //! The place where ranks of a target run, and the limits of a run.
 
 use crate::clock::Stopwatch;
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::servers::Servers;
 use crate::wait::Interrupt;
 use crate::workload::Step;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Time limits and interrupts of a run.
@@ -17,6 +17,14 @@ pub struct Limits {
     pub step: Duration,
     /// A signal that ends the run.
     pub interrupt: Interrupt,
+}
+
+impl Limits {
+    /// Handles signals from now on, and limits each step to `seconds`.
+    pub fn new(seconds: u64) -> Outcome<Self> {
+        let step = Duration::from_secs(seconds);
+        Ok(Self { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? })
+    }
 }
 
 /// Where ranks run, and in which directory.
@@ -42,17 +50,7 @@ impl Place {
     /// Persists what ranks wrote, as far as a command does it.
     pub fn settle(&self) -> Outcome<()> {
         let Some((program, words)) = self.settle.split_first() else { return Ok(()) };
-        let output = Command::new(program).args(words).stdin(Stdio::null()).output();
-        let output = output.context(|| format!("start {program}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
-                "{} failed ({}): {}",
-                self.settle.join(" "),
-                output.status,
-                String::from_utf8_lossy(&output.stderr)
-            )),
-        }
+        output_of(Command::new(program).args(words), "").map(drop)
     }
 
     /// Prepares a step: settles before a read, and drops the caches before a cold one.

@@ -12,28 +12,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-/// A message of the coordinator.
+/// A message of the coordinator: the plan of the run, once; then the start of each step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToRank {
-    /// The plan of the run, sent once.
     Plan(Plan),
-    /// Start the next step.
     Go,
 }
 
-/// A message of a rank.
+/// A message of a rank: it has connected, and shows the token of its command line; or the outcome of a step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromRank {
-    /// The rank has connected.
-    Hello {
-        /// Its number.
-        rank: u32,
-        /// The token from its command line.
-        token: String,
-    },
-    /// The step is done.
+    Hello { rank: u32, token: String },
     Done(Measured),
-    /// The step failed, with the error.
     Failed(String),
 }
 

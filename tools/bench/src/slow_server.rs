@@ -4,28 +4,18 @@
 //! mount, network, IPC and process namespaces with `/dev/shm` and `TMPDIR` of its own, which end with it.
 
 use crate::options::SlowServerOptions;
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::wait::{self, Interrupt};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Where the command finds the disk.
 const MOUNT: &str = "/dev/shm/disk";
 /// Set in the namespaces, to the options of the disk.
 pub const INSIDE: &str = "TAMEIKE_BENCH_NAMESPACES";
-const NAMESPACES: &[&str] = &[
-    "--mount",
-    "--net",
-    "--ipc",
-    "--pid",
-    "--fork",
-    "--kill-child",
-    "--mount-proc",
-    "--propagation",
-    "private",
-];
+const NAMESPACES: &str = "--mount --net --ipc --pid --fork --kill-child --mount-proc --propagation private";
 /// The arguments are the cgroup's list of processes, the loop device, and the command.
 const SCRIPT: &str = "echo $$ > $0 && loop=$1 && shift && ip link set lo up && \
     mount -t tmpfs -o size=100% tmpfs /dev/shm && mkdir -m 1777 $TMPDIR && mkdir /dev/shm/disk && mount $loop /dev/shm/disk && \
@@ -38,7 +28,7 @@ pub fn run(options: &SlowServerOptions) -> Outcome<()> {
     let words = options.command.iter().map(|word| word.replace("{mount}", MOUNT));
     let mut command = Command::new("unshare");
     command
-        .args(NAMESPACES)
+        .args(NAMESPACES.split(' '))
         .args(["sh", "-c", SCRIPT])
         .arg(disk.group.join("cgroup.procs"))
         .arg(&disk.device);
@@ -76,8 +66,8 @@ impl Disk {
         let doing = || format!("make {}", image.display());
         File::create_new(&image).and_then(|file| file.set_len(options.size_gib << 30)).context(doing)?;
         let path = image.display().to_string();
-        let made = output(&["mkfs.xfs", "-q", &path])
-            .and_then(|_| output(&["losetup", "--find", "--show", "--direct-io=on", &path]));
+        let losetup = ["losetup", "--find", "--show", "--direct-io=on", &path];
+        let made = output(&["mkfs.xfs", "-q", &path]).and_then(|_| output(&losetup));
         // The loop device holds the image open.
         fs::remove_file(&image).context(|| format!("remove {path}"))?;
         let device = made?;
@@ -137,12 +127,6 @@ fn write(path: &Path, text: &str) -> Outcome<()> {
 
 /// Runs a program to its end, and returns its output.
 fn output(words: &[&str]) -> Outcome<String> {
-    let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
-    let output = output.context(|| format!("start {} (is it installed?)", words[0]))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-        false => {
-            Err(format!("{} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
-        }
-    }
+    let output = output_of(Command::new(words[0]).args(&words[1..]), " (is it installed?)")?;
+    Ok(output.trim().to_owned())
 }

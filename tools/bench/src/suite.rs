@@ -2,38 +2,25 @@
 //!
 //! A turn is one workload on one target, and short, so that changes of the machine during a run affect all targets.
 
-use crate::clock::Stopwatch;
 use crate::coordinator;
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
 use crate::place::Limits;
 use crate::report::{self, Figures};
 use crate::target::{self, Target, Targets};
-use crate::wait::Interrupt;
 use crate::workload::Sizes;
-use std::time::Duration;
 
 /// Measures, and writes the report.
 pub fn run(options: &RunOptions) -> Outcome<()> {
-    let limits = Limits {
-        watch: Stopwatch::start(),
-        step: Duration::from_secs(options.limit_s),
-        interrupt: Interrupt::listen()?,
-    };
+    let limits = Limits::new(options.report.limit_s)?;
     // A name that is in use fails here, before an hour of measuring.
-    let place = report::make_directory(&options.out, &options.name)?;
-    let outcome = measure(options, &limits).and_then(|(targets, figures)| {
+    report::in_directory(&options.report.out, &options.name, |place| {
+        let (targets, figures) = measure(options, &limits)?;
         let base = base(options, &targets)?;
         let report = report::Report::new(options, &targets, base, figures)?;
         targets.stop()?;
-        report.write(&place)
-    });
-    match &outcome {
-        Ok(()) => println!("report: {}", place.join("report.md").display()),
-        // An empty directory must not pass for a report.
-        Err(_) => drop(std::fs::remove_dir(&place)),
-    }
-    outcome
+        report.write(place)
+    })
 }
 
 fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Targets, Figures)> {

@@ -5,6 +5,7 @@ use crate::outcome::{Context, Outcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,6 +33,25 @@ impl Interrupt {
             true => Err("interrupted; there is no report".to_owned()),
             false => Ok(()),
         }
+    }
+}
+
+/// A process that is killed when this value is dropped.
+#[derive(Debug)]
+pub struct Process(pub Child);
+
+impl Process {
+    /// Returns the status of the process if it has exited.
+    pub fn status(&mut self) -> Outcome<Option<ExitStatus>> {
+        self.0.try_wait().context(|| "wait for a process")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if the process has exited.
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 

@@ -3,13 +3,14 @@
 //! A first run counts the calls. Every run makes the same calls up to the one that fails, so the number of a call and its fault
 //! identify a run.
 
+use clap::ValueEnum;
 use parking_lot::Mutex;
 use std::fmt::{Display, Formatter};
 use std::sync::Arc;
 use tameike_core::NodeId;
 
 /// A fault that a call can meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum FaultKind {
     /// `EIO`, without effect.
     Fails,
@@ -27,22 +28,9 @@ pub enum FaultKind {
     Broken,
 }
 
-impl FaultKind {
-    /// All faults.
-    pub const ALL: [Self; 7] =
-        [Self::Fails, Self::Torn, Self::Done, Self::Forgotten, Self::Full, Self::Lost, Self::Broken];
-
-    /// Returns the name, as in the number of a countdown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fails => "fails",
-            Self::Torn => "torn",
-            Self::Done => "done",
-            Self::Forgotten => "forgotten",
-            Self::Full => "full",
-            Self::Lost => "lost",
-            Self::Broken => "broken",
-        }
+impl Display for FaultKind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.to_possible_value().expect("no variant is hidden").get_name())
     }
 }
 
@@ -71,8 +59,7 @@ pub struct Site {
 impl Display for Site {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self.medium {
-            Medium::Disk(node) => write!(f, "{node}: {}", self.call),
-            Medium::Network(node) => write!(f, "{node}: {}", self.call),
+            Medium::Disk(node) | Medium::Network(node) => write!(f, "{node}: {}", self.call),
             Medium::SharedFs => write!(f, "shared file system: {}", self.call),
         }
     }
@@ -151,7 +138,7 @@ impl Countdown {
                     return None;
                 }
                 let (fault, site) = (*fault, Site { medium, call: call(), faults });
-                log::trace!("{site}: {}", fault.as_str());
+                log::trace!("{site}: {fault}");
                 (state.mode, state.is_new) = (Mode::Injected(site, fault), true);
                 Some(fault)
             }

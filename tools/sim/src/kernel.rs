@@ -5,13 +5,16 @@ mod cache;
 pub use cache::Kernel;
 
 use crate::locking::{self, Caller};
+use crate::model::path::{parts, split};
+use crate::model::pattern_byte;
 use crate::op::{Op, XATTR};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tameike_agent::Views;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
-use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result};
+use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result, View};
 
 /// The result of a successful call.
 #[derive(Clone, Debug)]
@@ -49,52 +52,61 @@ impl<'a, V: Vfs> Walk<'a, V> {
     }
 
     /// Counts a use of the kernel's inode for a file that was found or created.
-    async fn hold(&mut self, found: Found, asked: cache::Version) -> Found {
+    async fn hold(&mut self, found: Found, requested: cache::Version) -> Found {
         self.kernel.found(found.file);
         self.held.push(found.file);
         let found = if self.opens { self.kernel.opens_with(found) } else { found };
-        self.kernel.apply_attr(found.file, &found.attr, asked).await;
+        self.kernel.apply_attr(found.file, &found.attr, requested).await;
         found
     }
 
     async fn name(&mut self, dir: FileNumber, name: &str) -> Result<Found> {
-        let asked = self.kernel.asked();
+        let requested = self.kernel.version();
         let found = self.vfs.lookup(dir, name.as_bytes()).await?;
-        Ok(self.hold(found, asked).await)
+        Ok(self.hold(found, requested).await)
     }
 
     async fn file(&mut self, path: &str) -> Result<(FileNumber, Attr)> {
-        let mut at = FileNumber::ROOT;
-        let mut attr = None;
-        for name in path.split('/').filter(|name| !name.is_empty()) {
-            self.is_dir(attr.as_ref())?;
-            let found = self.name(at, name).await?;
-            at = found.file;
-            attr = Some(found.attr);
+        let mut last: Option<Found> = None;
+        for name in parts(path) {
+            let at = match &last {
+                Some(found) if found.attr.kind != FileKind::Directory => return Err(Errno::ENOTDIR.into()),
+                Some(found) => found.file,
+                None => FileNumber::ROOT,
+            };
+            last = Some(self.name(at, name).await?);
         }
-        match attr {
-            Some(attr) => Ok((at, attr)),
-            None => Ok((at, self.vfs.getattr(at).await?)),
+        match last {
+            Some(found) => Ok((found.file, found.attr)),
+            None => Ok((FileNumber::ROOT, self.vfs.getattr(FileNumber::ROOT).await?)),
         }
     }
 
-    fn is_dir(&self, attr: Option<&Attr>) -> Result<()> {
-        match attr {
-            Some(attr) if attr.kind != FileKind::Directory => Err(Errno::ENOTDIR.into()),
-            _ => Ok(()),
-        }
+    async fn dir(&mut self, path: &str) -> Result<FileNumber> {
+        let (file, attr) = self.file(path).await?;
+        if attr.kind == FileKind::Directory { Ok(file) } else { Err(Errno::ENOTDIR.into()) }
+    }
+
+    /// Looks up a file, and fails with `errno` if it is a symbolic link.
+    async fn no_symlink(&mut self, path: &str, errno: Errno) -> Result<FileNumber> {
+        let (file, attr) = self.file(path).await?;
+        if attr.kind == FileKind::Symlink { Err(errno.into()) } else { Ok(file) }
     }
 
     /// Looks up the directory of a path, and returns it with the last name.
     async fn parent<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
-        let (dir, name) = crate::model::path::split(path);
-        let mut at = FileNumber::ROOT;
-        if !dir.is_empty() {
-            let (file, attr) = self.file(dir).await?;
-            self.is_dir(Some(&attr))?;
-            at = file;
+        let (dir, name) = split(path);
+        let dir = if dir.is_empty() { FileNumber::ROOT } else { self.dir(dir).await? };
+        Ok((dir, name.as_bytes()))
+    }
+
+    /// As [`Self::parent`]; fails with `EEXIST` if the name exists.
+    async fn parent_of_new<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
+        let (dir, name) = self.parent(path).await?;
+        match self.at(dir, name).await? {
+            Some(_) => Err(Errno::EEXIST.into()),
+            None => Ok((dir, name)),
         }
-        Ok((at, name.as_bytes()))
     }
 
     /// Looks up a name; `None` if it is missing.
@@ -120,11 +132,16 @@ fn new(kind: FileKind, mode: u16, symlink: &str) -> NewInode {
     }
 }
 
-/// Executes a system call. As the kernel does, repeats it once after `ESTALE`, since the path may have changed meanwhile.
-///
-/// # Errors
-/// The errno that the program gets.
-pub async fn call<V: Vfs>(
+/// Executes a system call in the caller's view. As the kernel does, repeats it once after `ESTALE`, since the path may have changed
+/// meanwhile.
+pub async fn call(views: &Views, caller: &Caller, op: &Op, handle: Option<HandleNumber>) -> Result<Output> {
+    match (caller.view, views.cache()) {
+        (View::Cache, Some(cache)) => call_vfs(cache, caller, op, handle).await,
+        _ => call_vfs(views.shared(), caller, op, handle).await,
+    }
+}
+
+async fn call_vfs<V: Vfs>(
     vfs: &Arc<V>,
     caller: &Caller,
     op: &Op,
@@ -143,7 +160,7 @@ pub async fn call<V: Vfs>(
 async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Output> {
     let mut walk = Walk::new(&**vfs, kernel);
     match op {
-        Op::Open { .. } => return open_file(&mut walk, op).await,
+        Op::Open { .. } => open_file(&mut walk, op).await,
         Op::Truncate { path, size } => {
             let (file, attr) = walk.file(path).await?;
             match attr.kind {
@@ -151,62 +168,43 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Output> 
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
-            return truncate(&**vfs, kernel, file, *size).await;
+            truncate(&**vfs, kernel, file, *size).await
         }
         Op::Chmod { path, mode } => {
-            let (file, attr) = walk.file(path).await?;
-            if attr.kind == FileKind::Symlink {
-                return Err(Errno::EOPNOTSUPP.into());
-            }
-            return change_mode(&**vfs, kernel, file, *mode).await;
+            let file = walk.no_symlink(path, Errno::EOPNOTSUPP).await?;
+            change_mode(&**vfs, kernel, file, *mode).await
         }
-        Op::Stat { path } => return Ok(Output::Attr(Box::new(walk.file(path).await?.1))),
-        Op::List { path } => return list(&mut walk, path).await,
+        Op::Stat { path } => Ok(Output::Attr(Box::new(walk.file(path).await?.1))),
+        Op::List { path } => list(&mut walk, path).await,
         Op::Readlink { path } => {
             let (file, attr) = walk.file(path).await?;
             if attr.kind != FileKind::Symlink {
                 return Err(Errno::EINVAL.into());
             }
-            return Ok(Output::Bytes(vfs.readlink(file).await?));
+            Ok(Output::Bytes(vfs.readlink(file).await?))
         }
         Op::SetXattr { path, value } => {
-            let (file, attr) = walk.file(path).await?;
-            if attr.kind == FileKind::Symlink {
-                return Err(Errno::EPERM.into());
-            }
+            let file = walk.no_symlink(path, Errno::EPERM).await?;
             vfs.set_xattr(file, XATTR, &value.to_le_bytes(), false, false).await?;
+            Ok(Output::Done)
         }
         Op::GetXattr { path } => {
-            let (file, attr) = walk.file(path).await?;
-            if attr.kind == FileKind::Symlink {
-                return Err(Errno::EPERM.into());
-            }
-            return match vfs.get_xattr(file, XATTR).await {
-                Ok(value) => Ok(Output::Bytes(value)),
+            let file = walk.no_symlink(path, Errno::EPERM).await?;
+            match vfs.get_xattr(file, XATTR).await {
                 Err(fault) if fault.errno == Errno::ENODATA => Ok(Output::Bytes(Vec::new())),
-                Err(fault) => Err(fault),
-            };
+                value => Ok(Output::Bytes(value?)),
+            }
         }
         Op::SyncDir { path } => {
-            let (file, attr) = walk.file(path).await?;
-            walk.is_dir(Some(&attr))?;
-            vfs.fsync_dir(file).await?;
+            let dir = walk.dir(path).await?;
+            vfs.fsync_dir(dir).await?;
+            Ok(Output::Done)
         }
-        Op::Mkdir { .. }
-        | Op::Rmdir { .. }
-        | Op::Unlink { .. }
-        | Op::Rename { .. }
-        | Op::Link { .. }
-        | Op::Symlink { .. } => change_names(&mut walk, op).await?,
-        Op::Read { .. }
-        | Op::Write { .. }
-        | Op::Space { .. }
-        | Op::Lock { .. }
-        | Op::Unlock { .. }
-        | Op::Fsync { .. }
-        | Op::Close { .. } => return Err(Errno::EBADF.into()),
+        _ => {
+            change_names(&mut walk, op).await?;
+            Ok(Output::Done)
+        }
     }
-    Ok(Output::Done)
 }
 
 async fn truncate<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64) -> Result<Output> {
@@ -217,9 +215,9 @@ async fn truncate<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64)
 }
 
 async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u16) -> Result<Output> {
-    let (change, asked) = (AttrChange { mode: Some(mode), ..AttrChange::default() }, kernel.asked());
+    let (change, requested) = (AttrChange { mode: Some(mode), ..AttrChange::default() }, kernel.version());
     let attr = vfs.setattr(file, change).await?;
-    kernel.apply_attr(file, &attr, asked).await;
+    kernel.apply_attr(file, &attr, requested).await;
     Ok(Output::Attr(Box::new(attr)))
 }
 
@@ -229,8 +227,7 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleN
             return Ok(Output::Bytes(caller.kernel.read(&**vfs, open, *offset, *length).await?));
         }
         Op::Write { offset, length, tag, .. } => {
-            let bytes: Vec<u8> =
-                (0..u64::from(*length)).map(|at| crate::model::data::byte(*tag, at)).collect();
+            let bytes: Vec<u8> = (0..u64::from(*length)).map(|at| pattern_byte(*tag, at)).collect();
             let written = async {
                 let at = caller.kernel.write_at(open, *offset);
                 let now = vfs.write_now(open, at, &bytes)?;
@@ -280,10 +277,10 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Output> {
     walk.opens = true;
     let found = walk.at(dir, name).await?;
     if let (None, true) = (&found, flags.create) {
-        let asked = walk.kernel.asked();
+        let requested = walk.kernel.version();
         let made = walk.vfs.create(dir, name, new(FileKind::File, 0o644, ""), flags.exclusive, mode).await;
         let (found, opened) = made?;
-        let found = walk.hold(found, asked).await;
+        let found = walk.hold(found, requested).await;
         walk.kernel.opened(walk.vfs, found.file, mode, opened);
         return Ok(Output::Opened(opened.handle, Box::new(found.attr)));
     }
@@ -300,8 +297,7 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Output> {
 }
 
 async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Output> {
-    let (file, attr) = walk.file(path).await?;
-    walk.is_dir(Some(&attr))?;
+    let file = walk.dir(path).await?;
     let dir = walk.vfs.open_dir(file).await?;
     let mut names = BTreeMap::new();
     let mut after = 0;
@@ -329,17 +325,14 @@ async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Output> {
 async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
     match op {
         Op::Mkdir { path } | Op::Symlink { path, .. } => {
-            let (dir, name) = walk.parent(path).await?;
-            if walk.at(dir, name).await?.is_some() {
-                return Err(Errno::EEXIST.into());
-            }
+            let (dir, name) = walk.parent_of_new(path).await?;
             let inode = match op {
                 Op::Symlink { target, .. } => new(FileKind::Symlink, 0o777, target),
                 _ => new(FileKind::Directory, 0o755, ""),
             };
-            let asked = walk.kernel.asked();
+            let requested = walk.kernel.version();
             let made = walk.vfs.make(dir, name, inode).await?;
-            walk.hold(made, asked).await;
+            walk.hold(made, requested).await;
         }
         Op::Rmdir { path } | Op::Unlink { path } => {
             let (dir, name) = walk.parent(path).await?;
@@ -354,16 +347,13 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
         }
         Op::Link { from, to } => {
             let (file, attr) = walk.file(from).await?;
-            let (dir, name) = walk.parent(to).await?;
-            if walk.at(dir, name).await?.is_some() {
-                return Err(Errno::EEXIST.into());
-            }
+            let (dir, name) = walk.parent_of_new(to).await?;
             if attr.kind == FileKind::Directory {
                 return Err(Errno::EPERM.into());
             }
-            let asked = walk.kernel.asked();
+            let requested = walk.kernel.version();
             let linked = walk.vfs.link(file, dir, name).await?;
-            walk.hold(linked, asked).await;
+            walk.hold(linked, requested).await;
         }
         Op::Rename { from, to, mode } => {
             let (old, new) = (walk.parent(from).await?, walk.parent(to).await?);

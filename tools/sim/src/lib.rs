@@ -2,7 +2,7 @@
 //!
 //! [`program::draw`] generates a program from a seed: the calls of application processes on several nodes, in the job-shared and the
 //! cache view, and the faults to inject. [`run::run`] executes it on a [`world::World`]: the product's code over a simulated network,
-//! simulated disks and a simulated shared file system. It compares every reply with the reference [`model`], which allows exactly
+//! simulated disks and a simulated shared file system. It compares every reply with the reference model, which allows exactly
 //! what `SEMANTICS.md` allows.
 //!
 //! [`mod@walk`] repeats one program and fails another call to a disk, the network or the shared file system in each run. [`scale`]
@@ -11,11 +11,11 @@
 
 pub mod countdown;
 pub mod kernel;
-pub mod locking;
-pub mod model;
+mod locking;
+mod model;
 pub mod op;
 pub mod program;
-pub mod rng;
+mod rng;
 pub mod run;
 pub mod runner;
 pub mod scale;
@@ -24,3 +24,5 @@ pub mod trace;
 pub mod tree;
 pub mod walk;
 pub mod world;
+
+pub use model::pattern_byte;

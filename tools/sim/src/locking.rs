@@ -50,9 +50,6 @@ pub struct Caller {
 }
 
 /// Acquires a lock; with `None` as `kind`, releases it.
-///
-/// # Errors
-/// The errno that the program gets.
 pub async fn set<V: Vfs>(
     vfs: &V,
     caller: &Caller,
@@ -85,9 +82,6 @@ pub async fn set<V: Vfs>(
 }
 
 /// Closes a descriptor.
-///
-/// # Errors
-/// The errno that the program gets.
 pub async fn close<V: Vfs>(vfs: &V, caller: &Caller, slot: u8, handle: HandleNumber) -> Result<()> {
     let flushed = vfs.flush(handle).await;
     lock_calls::closed(vfs, handle, number_of(process_of(slot), caller.view)).await;

@@ -9,11 +9,11 @@ use tameike_fabric::socket::CONNECTIONS_DEFAULT;
 use tameike_sim::countdown::Site;
 use tameike_sim::program::draw;
 use tameike_sim::run::{Failure, run};
-use tameike_sim::runner::{Batch, run_batch};
+use tameike_sim::runner::{RunOptions, run_seeds};
 use tameike_sim::scale::{HEADING, Scale, measure};
 use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
-use tameike_sim::walk::{self, Number, Stride, Walk, Workload};
+use tameike_sim::walk::{self, Number, Stride, Workload};
 use tameike_sim::world::{Canary, Tally};
 
 /// Simulated clusters of Tameike.
@@ -30,15 +30,8 @@ enum Command {
         /// First seed and the one after the last, as in 0..1000.
         #[arg(long, value_parser = seeds)]
         seeds: Range<u64>,
-        /// Seeds that run at the same time.
-        #[arg(long, default_value_t = 2)]
-        jobs: u32,
-        /// Inject this bug.
-        #[arg(long)]
-        canary: Option<Canary>,
-        /// Go on after a failure.
-        #[arg(long)]
-        keep_going: bool,
+        #[command(flatten)]
+        how: RunOptions,
     },
     /// Repeat the run of one seed.
     Replay {
@@ -65,15 +58,8 @@ enum Command {
         /// Run one of this many countdowns.
         #[arg(long, default_value_t = 1)]
         stride: usize,
-        /// Countdowns that run at the same time.
-        #[arg(long, default_value_t = 2)]
-        jobs: u32,
-        /// Inject this bug.
-        #[arg(long)]
-        canary: Option<Canary>,
-        /// Go on after a failure.
-        #[arg(long)]
-        keep_going: bool,
+        #[command(flatten)]
+        how: RunOptions,
     },
     /// Run many small agents that read, and report their connections, memory and load.
     Scale {
@@ -103,15 +89,13 @@ fn main() -> ExitCode {
     // A panic of a run is a finding, and is printed with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     match Options::parse().command {
-        Command::Run { seeds, jobs, canary, keep_going } => {
-            run_many(&Batch { seeds, jobs, canary, keep_going, tally: Tally::default() })
-        }
-        Command::Countdowns { replay: Some(number), canary, .. } => replay_countdown(&number, canary),
-        Command::Countdowns { list: true, .. } => list_sites(),
-        Command::Countdowns { replay: None, list: false, stride, jobs, canary, keep_going } => {
-            let stride = if stride > 1 { Stride::OneOf(stride) } else { Stride::Every };
-            walk_all(stride, Walk { jobs, canary, keep_going })
-        }
+        Command::Run { seeds, how } => run_many(seeds, &how),
+        Command::Countdowns { replay: Some(number), how, .. } => replay_countdown(&number, how.canary),
+        Command::Countdowns { list, stride, how, .. } => match count_all() {
+            Err(code) => code,
+            Ok(counted) if list => list_sites(&counted),
+            Ok(counted) => walk_all(&counted, stride, &how),
+        },
         Command::Scale { agents, connections, seed, json } => {
             let scale = |&agents: &u32| Scale { agents, connections, seed };
             measure_all(agents.iter().map(scale), json)
@@ -141,29 +125,32 @@ fn measure_all(all: impl Iterator<Item = Scale>, json: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run_many(batch: &Batch) -> ExitCode {
+fn run_many(seeds: Range<u64>, how: &RunOptions) -> ExitCode {
     let report = |seed: &u64, failure: &Failure| {
         println!("seed {seed} fails in step {}: {}", failure.step, failure.message);
     };
-    let ended = run_batch(batch, report);
-    println!("{}", batch.tally.counts());
-    match ended {
+    let tally = Tally::default();
+    let ended = run_seeds(seeds.clone(), how, tally.clone(), report);
+    println!("{}", tally.counts());
+    conclude(ended, &format!("seeds {}..{} passed", seeds.start, seeds.end), |count| {
+        format!("{count} seeds failed; replay one with: tameike-sim replay SEED --shrink --log")
+    })
+}
+
+fn conclude<T>(
+    failed: tameike_core::Result<Vec<T>>,
+    all_passed: &str,
+    some_failed: impl Fn(usize) -> String,
+) -> ExitCode {
+    match failed {
         Ok(failed) if failed.is_empty() => {
-            println!("seeds {}..{} passed", batch.seeds.start, batch.seeds.end);
-            ExitCode::SUCCESS
+            println!("{all_passed}");
+            return ExitCode::SUCCESS;
         }
-        Ok(failed) => {
-            println!(
-                "{} seeds failed; replay one with: tameike-sim replay SEED --shrink --log",
-                failed.len()
-            );
-            ExitCode::FAILURE
-        }
-        Err(fault) => {
-            eprintln!("tameike-sim: {fault}");
-            ExitCode::FAILURE
-        }
+        Ok(failed) => println!("{}", some_failed(failed.len())),
+        Err(fault) => eprintln!("tameike-sim: {fault}"),
     }
+    ExitCode::FAILURE
 }
 
 fn replay(seed: u64, log: bool, smaller: bool, canary: Option<Canary>) -> ExitCode {
@@ -202,21 +189,21 @@ fn replay_countdown(number: &Number, canary: Option<Canary>) -> ExitCode {
     }
 }
 
-/// Counts the calls of a workload, which must pass without a fault.
-fn count(workload: Workload) -> Result<Vec<Site>, ExitCode> {
-    walk::count(workload).map_err(|Failure { step, message }| {
-        let name = workload.as_str();
-        println!("workload {name} fails in step {step} without an injected fault: {message}");
-        ExitCode::FAILURE
-    })
+/// Counts the calls of all workloads, which must pass without a fault.
+fn count_all() -> Result<Vec<(Workload, Vec<Site>)>, ExitCode> {
+    let count = |workload: Workload| {
+        let sites = walk::count(workload).map_err(|Failure { step, message }| {
+            let name = workload.as_str();
+            println!("workload {name} fails in step {step} without an injected fault: {message}");
+            ExitCode::FAILURE
+        });
+        Ok((workload, sites?))
+    };
+    Workload::ALL.into_iter().map(count).collect()
 }
 
-fn list_sites() -> ExitCode {
-    for workload in Workload::ALL {
-        let sites = match count(workload) {
-            Ok(sites) => sites,
-            Err(code) => return code,
-        };
+fn list_sites(counted: &[(Workload, Vec<Site>)]) -> ExitCode {
+    for (workload, sites) in counted {
         let mut counts = BTreeMap::<String, u64>::new();
         sites.iter().for_each(|site| *counts.entry(site.to_string()).or_default() += 1);
         println!("workload {}: {} calls", workload.as_str(), sites.len());
@@ -225,35 +212,15 @@ fn list_sites() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn walk_all(stride: Stride, how: Walk) -> ExitCode {
-    let mut counted = Vec::new();
-    for workload in Workload::ALL {
-        match count(workload) {
-            Ok(sites) => counted.push((workload, sites)),
-            Err(code) => return code,
-        }
-    }
-    let numbers = walk::numbers(&counted, stride);
+fn walk_all(counted: &[(Workload, Vec<Site>)], stride: usize, how: &RunOptions) -> ExitCode {
+    let stride = if stride > 1 { Stride::OneOf(stride) } else { Stride::Every };
+    let numbers = walk::numbers(counted, stride);
     let sites: BTreeSet<_> = counted.iter().flat_map(|(_, sites)| sites).map(ToString::to_string).collect();
-    let (count, sites) = (numbers.len(), sites.len());
+    let all = format!("{} countdowns over {} sites", numbers.len(), sites.len());
     let report = |number: &Number, failure: &Failure| {
         println!("countdown {number} fails in step {}: {}", failure.step, failure.message);
     };
-    match walk::walk(numbers, how, report) {
-        Ok(failed) if failed.is_empty() => {
-            println!("{count} countdowns over {sites} sites passed");
-            ExitCode::SUCCESS
-        }
-        Ok(failed) => {
-            println!(
-                "{} of {count} countdowns over {sites} sites failed; replay one with: tameike-sim countdowns --replay NUMBER",
-                failed.len()
-            );
-            ExitCode::FAILURE
-        }
-        Err(fault) => {
-            eprintln!("tameike-sim: {fault}");
-            ExitCode::FAILURE
-        }
-    }
+    conclude(walk::walk(numbers, how, report), &format!("{all} passed"), |count| {
+        format!("{count} of {all} failed; replay one with: tameike-sim countdowns --replay NUMBER")
+    })
 }

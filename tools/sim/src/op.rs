@@ -26,103 +26,73 @@ pub struct Flags {
     pub exclusive: bool,
 }
 
+impl Flags {
+    /// `O_RDONLY`.
+    pub const READ: Self =
+        Self { write: false, append: false, truncate: false, create: false, exclusive: false };
+    /// `O_RDWR`.
+    pub const WRITE: Self = Self { write: true, ..Self::READ };
+    /// `O_RDWR|O_TRUNC`.
+    pub const TRUNCATE: Self = Self { truncate: true, ..Self::WRITE };
+    /// `O_RDWR|O_CREAT`.
+    pub const CREATE: Self = Self { create: true, ..Self::WRITE };
+    /// `O_RDWR|O_CREAT|O_APPEND`.
+    pub const APPEND: Self = Self { append: true, ..Self::CREATE };
+}
+
 /// One system call. Open files are in numbered slots of their node and view.
+///
+/// - `tag` selects the pattern of the bytes of a write.
+/// - `Space` is `fallocate` with `FALLOC_FL_KEEP_SIZE`.
+/// - `Lock` and `Unlock` are `flock` without a range, `fcntl` with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are the system calls of the same names")]
 pub enum Op {
-    Open {
-        slot: u8,
-        path: String,
-        flags: Flags,
-    },
-    Read {
-        slot: u8,
-        offset: u64,
-        length: u32,
-    },
-    /// `tag` selects the pattern of the bytes.
-    Write {
-        slot: u8,
-        offset: u64,
-        length: u32,
-        tag: u64,
-    },
-    /// `fallocate` with `FALLOC_FL_KEEP_SIZE`.
-    Space {
-        slot: u8,
-        change: SpaceChange,
-        offset: u64,
-        length: u64,
-    },
-    /// `flock` without a range, `fcntl` with one.
-    Lock {
-        slot: u8,
-        range: Option<LockRange>,
-        kind: LockKind,
-        wait: bool,
-    },
-    Unlock {
-        slot: u8,
-        range: Option<LockRange>,
-    },
-    Fsync {
-        slot: u8,
-    },
-    Close {
-        slot: u8,
-    },
-    Truncate {
-        path: String,
-        size: u64,
-    },
-    Stat {
-        path: String,
-    },
-    List {
-        path: String,
-    },
-    Mkdir {
-        path: String,
-    },
-    Rmdir {
-        path: String,
-    },
-    Unlink {
-        path: String,
-    },
-    Rename {
-        from: String,
-        to: String,
-        mode: RenameMode,
-    },
-    Link {
-        from: String,
-        to: String,
-    },
-    Symlink {
-        path: String,
-        target: String,
-    },
-    Readlink {
-        path: String,
-    },
-    Chmod {
-        path: String,
-        mode: u16,
-    },
-    SetXattr {
-        path: String,
-        value: u64,
-    },
-    GetXattr {
-        path: String,
-    },
-    SyncDir {
-        path: String,
-    },
+    Open { slot: u8, path: String, flags: Flags },
+    Read { slot: u8, offset: u64, length: u32 },
+    Write { slot: u8, offset: u64, length: u32, tag: u64 },
+    Space { slot: u8, change: SpaceChange, offset: u64, length: u64 },
+    Lock { slot: u8, range: Option<LockRange>, kind: LockKind, wait: bool },
+    Unlock { slot: u8, range: Option<LockRange> },
+    Fsync { slot: u8 },
+    Close { slot: u8 },
+    Truncate { path: String, size: u64 },
+    Stat { path: String },
+    List { path: String },
+    Mkdir { path: String },
+    Rmdir { path: String },
+    Unlink { path: String },
+    Rename { from: String, to: String, mode: RenameMode },
+    Link { from: String, to: String },
+    Symlink { path: String, target: String },
+    Readlink { path: String },
+    Chmod { path: String, mode: u16 },
+    SetXattr { path: String, value: u64 },
+    GetXattr { path: String },
+    SyncDir { path: String },
 }
 
 impl Op {
+    /// Opens a file in a slot.
+    pub fn open(slot: u8, path: &str, flags: Flags) -> Self {
+        Self::Open { slot, path: path.to_owned(), flags }
+    }
+
+    /// Reads attributes.
+    pub fn stat(path: &str) -> Self {
+        Self::Stat { path: path.to_owned() }
+    }
+
+    /// Removes a name of a file.
+    pub fn unlink(path: &str) -> Self {
+        Self::Unlink { path: path.to_owned() }
+    }
+
+    /// Renames a file or directory.
+    pub fn rename(from: &str, to: &str, mode: RenameMode) -> Self {
+        Self::Rename { from: from.to_owned(), to: to.to_owned(), mode }
+    }
+
     /// Returns the slot of the open file that the call uses.
     pub fn slot(&self) -> Option<u8> {
         match self {
@@ -154,14 +124,14 @@ impl Op {
             | Self::GetXattr { path }
             | Self::SyncDir { path } => vec![path],
             Self::Rename { from, to, .. } | Self::Link { from, to } => vec![from, to],
-            Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Space { .. }
-            | Self::Lock { .. }
-            | Self::Unlock { .. }
-            | Self::Fsync { .. }
-            | Self::Close { .. } => Vec::new(),
+            // All others use a descriptor.
+            _ => Vec::new(),
         }
+    }
+
+    /// Returns true if the call acquires or releases locks.
+    pub fn locks(&self) -> bool {
+        matches!(self, Self::Lock { .. } | Self::Unlock { .. })
     }
 
     /// Returns true if the call can change names, or must be ordered with calls that do.

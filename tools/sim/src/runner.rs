@@ -13,38 +13,22 @@ use tameike_core::{Fault, Result};
 use tameike_io::os::process::{monotonic, start_thread};
 
 /// A run takes milliseconds. After this time it is in an endless loop in which simulated time does not advance.
-const RUN_TIME_MAX: Duration = Duration::from_secs(300);
+pub(crate) const RUN_TIME_MAX: Duration = Duration::from_secs(300);
 /// How often the runner checks the time of runs.
 const POLL_TIME: Duration = Duration::from_millis(20);
 
-/// A range of seeds and how to run it.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// The seeds.
-    pub seeds: Range<u64>,
-    /// Threads.
+/// How to execute many runs.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct RunOptions {
+    /// Number of concurrent runs.
+    #[arg(long, default_value_t = 2)]
     pub jobs: u32,
-    /// The bug to inject.
+    /// Inject this bug.
+    #[arg(long)]
     pub canary: Option<Canary>,
-    /// Continue after a failure.
+    /// Go on after a failure.
+    #[arg(long)]
     pub keep_going: bool,
-    /// Counts outcomes of peer reads.
-    pub tally: Tally,
-}
-
-/// Parallelism and limits of a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    jobs: usize,
-    keep_going: bool,
-    /// Time limit of a run, in real time.
-    limit: Duration,
-}
-
-impl Pace {
-    pub(crate) fn new(jobs: u32, keep_going: bool) -> Self {
-        Self { jobs: jobs.max(1) as usize, keep_going, limit: RUN_TIME_MAX }
-    }
 }
 
 struct Progress<I, T> {
@@ -69,31 +53,30 @@ impl<I: Iterator<Item = T>, T: Copy> Progress<I, T> {
     }
 }
 
-/// Runs seeds, reports each failure at once through `report`, and returns all failures.
+/// Runs seeds, reports each failure at once through `report`, and returns all failures. Adds the outcomes of peer reads to `tally`.
 ///
 /// # Errors
 /// A thread cannot be started, or a run does not end.
-pub fn run_batch(
-    batch: &Batch,
+pub fn run_seeds(
+    seeds: Range<u64>,
+    how: &RunOptions,
+    tally: Tally,
     report: impl Fn(&u64, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(u64, Failure)>> {
-    let (canary, pace) = (batch.canary, Pace::new(batch.jobs, batch.keep_going));
-    let tally = batch.tally.clone();
+    let canary = how.canary;
     let run = move |&seed: &u64| run_tallied(&draw(seed, canary), &Countdown::default(), &tally);
-    run_all(batch.seeds.clone(), pace, run, report)
+    run_all(seeds, how, RUN_TIME_MAX, run, report)
 }
 
-/// Runs `things` on several threads, and returns the failures in order.
-///
-/// # Errors
-/// A thread cannot be started or panics, or a run does not end.
+/// Runs `things` on several threads, and returns the failures in order. Fails if a run takes longer than `limit` of real time.
 pub(crate) fn run_all<T: Copy + Ord + Send + 'static>(
     things: impl Iterator<Item = T> + Send + 'static,
-    pace: Pace,
+    how: &RunOptions,
+    limit: Duration,
     run: impl Fn(&T) -> std::result::Result<(), Failure> + Clone + Send + 'static,
     report: impl Fn(&T, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(T, Failure)>> {
-    let Pace { jobs, keep_going, limit } = pace;
+    let (jobs, keep_going) = (how.jobs.max(1) as usize, how.keep_going);
     let progress = Progress { left: things, failed: Vec::new(), running: vec![None; jobs] };
     let progress = Arc::new(Mutex::new(progress));
     let start = |job| {
@@ -157,8 +140,8 @@ mod tests {
             reported.store(true, Ordering::Relaxed);
             sender.send((*thing, failure.message.clone())).expect("the receiver is open");
         };
-        let pace = Pace { limit: Duration::from_millis(200), ..Pace::new(2, true) };
-        assert!(run_all(0..10, pace, run, report).is_err());
+        let how = RunOptions { jobs: 2, canary: None, keep_going: true };
+        assert!(run_all(0..10, &how, Duration::from_millis(200), run, report).is_err());
         assert_eq!(failures.try_recv(), Ok((3, "the run does not end within 200ms".to_owned())));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::Quantity;
 use tameike_fabric::rpc::RpcNode;
-use tameike_fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
+use tameike_fabric::simulated::{NetworkFaults, SimulatedConfig, SimulatedNetwork};
 use tameike_fabric::{PeerEvent, Service, Target};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Slab};
@@ -63,7 +63,7 @@ struct Pair {
 
 fn pair(inline_max: usize, damage: Option<fn(&mut Frame) -> u32>, right: u32) -> Pair {
     let simulation = Simulation::new(7);
-    let network = SimulatedNetwork::new(simulation.clone(), Weather::FAIR);
+    let network = SimulatedNetwork::new(simulation.clone(), NetworkFaults::NONE);
     let start = |node| {
         let slab = Slab::new(64).expect("memory");
         let (runtime, replies, own) = (simulation.runtime(), slab.pool(24), slab.pool(16));

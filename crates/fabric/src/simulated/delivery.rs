@@ -76,17 +76,17 @@ impl Parcel {
 impl SimulatedNetwork {
     /// Sends a parcel on the current connection, which may lose it.
     pub(super) fn transmit(&self, station: &Arc<Station>, to: NodeId, parcel: Parcel) -> Result<()> {
-        let weather = self.weather();
-        if self.happens(weather.broken) || (parcel.is_missed() && self.happens(weather.lost)) {
+        let faults = self.faults();
+        if self.happens(faults.broken) || (parcel.is_missed() && self.happens(faults.lost)) {
             self.break_connection(station, to);
             return Err(Fault::new(Errno::ECONNRESET, format!("the connection with {to} broke")));
         }
-        if self.happens(weather.lost) && !parcel.is_missed() {
+        if self.happens(faults.lost) && !parcel.is_missed() {
             log::trace!("{} -> {to}: lost: {}", station.node(), parcel.describe());
             return Ok(());
         }
         let Some(receiver) = self.station(to) else { return Ok(()) };
-        if self.happens(weather.doubled) {
+        if self.happens(faults.duplicated) {
             log::trace!("{} -> {to}: duplicated: {}", station.node(), parcel.describe());
             self.deliver_later(station, &receiver, parcel.clone());
         }

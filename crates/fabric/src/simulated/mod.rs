@@ -36,20 +36,20 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The faults of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// Largest delay of a message; delays are random.
     pub delay_max: Duration,
     /// Messages of a million that are lost silently.
     pub lost: u32,
     /// Messages of a million that are duplicated.
-    pub doubled: u32,
+    pub duplicated: u32,
     /// Messages of a million that break their connection.
     pub broken: u32,
 }
 
-impl Weather {
+impl NetworkFaults {
     /// No losses and no duplicates.
-    pub const FAIR: Self = Self { delay_max: Duration::from_micros(200), lost: 0, doubled: 0, broken: 0 };
+    pub const NONE: Self = Self { delay_max: Duration::from_micros(200), lost: 0, duplicated: 0, broken: 0 };
 }
 
 /// The configuration of a node.
@@ -69,7 +69,7 @@ pub struct SimulatedConfig {
 }
 
 struct State {
-    weather: Weather,
+    faults: NetworkFaults,
     stations: BTreeMap<NodeId, Arc<Station>>,
     cut: BTreeSet<(NodeId, NodeId)>,
     starts: u64,
@@ -86,8 +86,8 @@ pub struct SimulatedNetwork(Arc<Inner>);
 
 impl SimulatedNetwork {
     /// Creates a network without nodes.
-    pub fn new(simulation: Simulation, weather: Weather) -> Self {
-        let state = State { weather, stations: BTreeMap::new(), cut: BTreeSet::new(), starts: 0 };
+    pub fn new(simulation: Simulation, faults: NetworkFaults) -> Self {
+        let state = State { faults, stations: BTreeMap::new(), cut: BTreeSet::new(), starts: 0 };
         Self(Arc::new(Inner { simulation, state: Mutex::new(state) }))
     }
 
@@ -123,8 +123,8 @@ impl SimulatedNetwork {
     }
 
     /// Changes the faults for messages sent from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.0.state.lock().weather = weather;
+    pub fn set_faults(&self, faults: NetworkFaults) {
+        self.0.state.lock().faults = faults;
     }
 
     /// Fails the link from one node to another.
@@ -148,8 +148,8 @@ impl SimulatedNetwork {
         self.0.state.lock().cut.contains(&(from, to))
     }
 
-    fn weather(&self) -> Weather {
-        self.0.state.lock().weather
+    fn faults(&self) -> NetworkFaults {
+        self.0.state.lock().faults
     }
 
     fn station(&self, node: NodeId) -> Option<Arc<Station>> {
@@ -166,7 +166,7 @@ impl SimulatedNetwork {
     }
 
     fn delay(&self) -> Duration {
-        let longest = self.weather().delay_max.as_nanos() as u64;
+        let longest = self.faults().delay_max.as_nanos() as u64;
         Duration::from_nanos(1 + self.0.simulation.draw(longest.max(1)))
     }
 }

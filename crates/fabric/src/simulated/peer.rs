@@ -204,7 +204,7 @@ impl SimulatedNetwork {
         }
         let (network, station) = (self.clone(), station.clone());
         // Messages in flight at the failure arrive first.
-        let delay = self.weather().delay_max + self.delay();
+        let delay = self.faults().delay_max + self.delay();
         station.clone().config.runtime.spawn(async move {
             station.config.runtime.sleep(delay).await;
             while !network.is_whole(station.node(), dead) {

@@ -65,7 +65,7 @@ impl Simulated {
             }
         };
         let thread = std::thread::Builder::new().spawn(run).expect("a thread");
-        let network = SimulatedNetwork::new(simulation, Weather::FAIR);
+        let network = SimulatedNetwork::new(simulation, NetworkFaults::NONE);
         let own = slab.pool(60);
         Self { network, runtime, slab, own, inline_max, stop, thread: Some(thread) }
     }

@@ -9,7 +9,7 @@ const GAP_NS: u32 = 10_000;
 /// The machine of the slowdown: nodes, and the seconds between two barriers of its program.
 const NODES: f64 = 100_000.0;
 const GRAIN_SECONDS: f64 = 1e-3;
-/// Up to this rate without any agent, the figures of this machine are its own (what A64FX clusters were asked for).
+/// Up to this rate without any agent, this machine is quiet; buyers of A64FX clusters required this rate.
 const QUIET_RATE: f64 = 5.0e-5;
 
 /// All windows of one kind.

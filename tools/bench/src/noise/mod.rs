@@ -8,7 +8,6 @@ mod quantum;
 
 pub use quantum::serve;
 
-use crate::clock::Stopwatch;
 use crate::coordinator;
 use crate::options::NoiseOptions;
 use crate::outcome::{Context, Outcome};
@@ -16,19 +15,18 @@ use crate::place::Limits;
 use crate::report::{self, Machine};
 use crate::servers;
 use crate::target::{self, Target};
-use crate::wait::{self, Interrupt};
+use crate::wait::{self, Process};
 use crate::workload::{Sizes, Workload};
 use figures::Noise;
 use quantum::Window;
 use serde::Serialize;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 /// Written and read again and again beside the compute process.
 const LOAD: Sizes = Sizes { size_bytes: 64 << 20, ..Sizes::USUAL };
 
-/// What there is beside the compute process.
+/// The load beside the compute process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Beside {
@@ -37,7 +35,7 @@ enum Beside {
     BusyJob,
 }
 
-/// All that is kept.
+/// The content of `result.json`.
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,
@@ -51,8 +49,7 @@ struct Report {
 
 /// Measures, and writes the report.
 pub fn run(options: &NoiseOptions) -> Outcome<()> {
-    let step = Duration::from_secs(options.limit_s);
-    let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
+    let limits = Limits::new(options.report.limit_s)?;
     let (first, last) = servers::first_and_last_processor()?;
     if first == last {
         return Err("noise needs two processors: one for agents, one to compute on".to_owned());
@@ -63,24 +60,18 @@ pub fn run(options: &NoiseOptions) -> Outcome<()> {
         // Ranks, and the job with its agents, inherit this.
         servers::pin_self(first)?;
     }
-    let place = report::make_directory(&options.out, &options.name)?;
-    let outcome = measure(options, last, &limits).and_then(|windows| {
-        let report = Report::new(machine, options.anywhere, &windows)?;
+    report::in_directory(&options.report.out, &options.name, |place| {
+        let report = Report::new(machine, options.anywhere, &measure(options, last, &limits)?)?;
         let raw = serde_json::to_string(&report).context(|| "write the figures")?;
-        report::write_files(&place, &[("result.json", raw + "\n"), ("report.md", report.markdown())])
-    });
-    match &outcome {
-        Ok(()) => println!("report: {}", place.join("report.md").display()),
-        Err(_) => drop(std::fs::remove_dir(&place)),
-    }
-    outcome
+        report::write_files(place, &[("result.json", raw + "\n"), ("report.md", report.markdown())])
+    })
 }
 
 fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome<Vec<(Beside, Window)>> {
     let mut windows = Vec::new();
     for round in 0..options.rounds {
         windows.push((Beside::Nothing, window(options, processor, None, limits)?));
-        let mut job = target::own_job("noise", &options.tameike, options.nodes, false)?;
+        let mut job = target::own_job("noise", &options.report.tameike, options.nodes, false)?;
         windows.push((Beside::IdleJob, window(options, processor, None, limits)?));
         windows.push((Beside::BusyJob, window(options, processor, Some(&mut job), limits)?));
         job.stop()?;
@@ -109,7 +100,7 @@ fn window(
 }
 
 /// The compute process; it ends with this value.
-struct Compute(Child);
+struct Compute(Process);
 
 impl Compute {
     fn start(processor: usize, seconds: f64) -> Outcome<Self> {
@@ -117,29 +108,21 @@ impl Compute {
         let mut command = Command::new(program);
         command.args(["quantum", "--processor", &processor.to_string(), "--seconds", &seconds.to_string()]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        child.map(Self).context(|| "start the compute process")
+        child.map(|child| Self(Process(child))).context(|| "start the compute process")
     }
 
     /// Returns true if it has written its result, which a pipe does not hold: it exits only when the result is read.
     fn has_written(&self) -> Outcome<bool> {
-        self.0.stdout.as_ref().map_or(Ok(true), wait::is_readable)
+        self.0.0.stdout.as_ref().map_or(Ok(true), wait::is_readable)
     }
 
     fn finish(mut self, limits: &Limits) -> Outcome<Window> {
         let mut said = String::new();
-        if let Some(mut output) = self.0.stdout.take() {
+        if let Some(mut output) = self.0.0.stdout.take() {
             wait::readable(&output, limits.step, || limits.interrupt.check())?;
             output.read_to_string(&mut said).context(|| "read from the compute process")?;
         }
         serde_json::from_str(&said).context(|| "parse the result of the compute process")
-    }
-}
-
-impl Drop for Compute {
-    fn drop(&mut self) {
-        // Both fail only for a process that has ended, which is what is wanted.
-        self.0.kill().ok();
-        self.0.wait().ok();
     }
 }
 
@@ -148,12 +131,9 @@ impl Report {
         let quanta = windows.iter().flat_map(|(_, window)| &window.quanta_ns);
         let shortest_ns = *quanta.min().ok_or("the compute process did nothing")?;
         let of = |beside: Beside| {
-            let windows: Vec<Window> = windows
-                .iter()
-                .filter(|(kind, _)| *kind == beside)
-                .map(|(_, window)| window.clone())
-                .collect();
-            Some((beside, Noise::of(&windows, shortest_ns)?))
+            let windows =
+                windows.iter().filter(|(kind, _)| *kind == beside).map(|(_, window)| window.clone());
+            Some((beside, Noise::of(&windows.collect::<Vec<_>>(), shortest_ns)?))
         };
         let noise: Vec<(Beside, Noise)> =
             [Beside::Nothing, Beside::IdleJob, Beside::BusyJob].into_iter().filter_map(of).collect();
@@ -181,17 +161,13 @@ impl Report {
         };
         let mut text = format!(
             "# Noise on a compute processor, {}\n\n    {}\n\nAgents and ranks {agents}. A piece of work takes {:.1} us. {verdict}\n\n\
-             {} processors ({}), {}, Linux {}, commit {}.\n\n\
+             {}.\n\n\
              | beside it | noise rate | delays of 10 us or more [1/s] | longest [us] | switches [1/s] | stolen | \
              slowdown on 100,000 nodes, barrier each ms |\n|---|---:|---:|---:|---:|---:|---:|\n",
             self.machine.date,
             self.machine.command,
             f64::from(self.shortest_ns) / 1e3,
-            self.machine.processors,
-            self.machine.processor,
-            self.machine.system,
-            self.machine.kernel,
-            self.machine.commit,
+            self.machine.summary(),
         );
         for (beside, noise) in &self.noise {
             let name = match beside {
@@ -216,13 +192,16 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Stopwatch;
+    use crate::wait::Interrupt;
+    use std::time::Duration;
 
     /// The result of a long window is larger than a pipe. A caller that waited for the exit before it read the result would block forever.
     #[test]
     fn a_compute_process_that_blocks_on_its_result_has_finished() {
         let mut command = Command::new("head");
         command.args(["--bytes", "1000000", "/dev/zero"]).stdout(Stdio::piped());
-        let compute = Compute(command.spawn().expect("head starts"));
+        let compute = Compute(Process(command.spawn().expect("head starts")));
         let limit = Duration::from_secs(60);
         wait::until("its result", limit, || compute.has_written()).expect("it writes");
         let limits = Limits { watch: Stopwatch::start(), step: limit, interrupt: Interrupt::default() };

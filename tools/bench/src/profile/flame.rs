@@ -4,7 +4,7 @@
 //! the full name and share of a box.
 
 use super::stacks::Frame;
-use crate::report::escaped;
+use crate::report::{escaped, svg_page};
 
 const WIDTH: f64 = 1400.0;
 const MARGIN: f64 = 10.0;
@@ -17,21 +17,15 @@ const LETTER: f64 = 6.0;
 /// The picture of `root`.
 pub fn svg(title: &str, root: &Frame) -> String {
     let height = HEAD + root.depth() as f64 * ROW + MARGIN;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-         viewBox=\"0 0 {WIDTH} {height}\" font-family=\"monospace\" font-size=\"10\">\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"{MARGIN}\" y=\"24\" font-family=\"sans-serif\" font-size=\"15\">{} ({} samples)</text>\n",
-        escaped(title),
-        root.samples
-    );
+    let title = format!("{} ({} samples)", escaped(title), root.samples);
+    let mut text = svg_page(WIDTH, height, "font-family=\"monospace\" font-size=\"10\"", &title);
     let scale = (WIDTH - 2.0 * MARGIN) / root.samples.max(1) as f64;
     let picture = Picture { scale, all: root.samples };
     picture.draw(root, MARGIN, height - MARGIN - ROW, &mut text);
     text + "</svg>\n"
 }
 
-/// What all boxes share.
+/// The scale of all boxes.
 struct Picture {
     /// Width of a sample.
     scale: f64,

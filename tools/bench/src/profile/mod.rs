@@ -1,4 +1,4 @@
-//! Where agents spend their processor time: workloads on a job again and again, its agents sampled by `perf`.
+//! Flame graphs of agents: repeats workloads on a job, and samples its agents with `perf`.
 
 mod flame;
 mod stacks;
@@ -6,43 +6,37 @@ mod stacks;
 use crate::clock::Stopwatch;
 use crate::coordinator;
 use crate::options::ProfileOptions;
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::place::Limits;
 use crate::report::{self, Machine};
 use crate::target::{self, Target};
-use crate::wait::{self, Interrupt};
+use crate::wait::{self, Process};
 use crate::workload::{Sizes, Workload};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use stacks::Frame;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Samples a second; no divisor of the kernel's own clocks.
 const FREQUENCY: &str = "499";
 /// Stacks are unwound from copies of this size: code without frame pointers has no other.
 const UNWIND: &str = "dwarf,16384";
-const INSTALL: &str = "(perf is Debian's linux-perf)";
+const INSTALL: &str = " (perf is Debian's linux-perf)";
 /// Lines in a table of each workload.
 const SHOWN: usize = 12;
 
 /// Samples, and writes the report.
 pub fn run(options: &ProfileOptions) -> Outcome<()> {
-    let step = Duration::from_secs(options.limit_s);
-    let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
-    let place = report::make_directory(&options.out, &options.name)?;
-    let outcome = sample_all(options, &limits).and_then(|profiles| write(&place, options, &profiles));
-    match &outcome {
-        Ok(()) => println!("report: {}", place.join("report.md").display()),
-        Err(_) => drop(std::fs::remove_dir(&place)),
-    }
-    outcome
+    let limits = Limits::new(options.report.limit_s)?;
+    report::in_directory(&options.report.out, &options.name, |place| {
+        write(place, options, &sample_all(options, &limits)?)
+    })
 }
 
 fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workload, Frame)>> {
-    let mut job = target::own_job("profile", &options.tameike, options.nodes, options.preload)?;
+    let mut job = target::own_job("profile", &options.report.tameike, options.nodes, options.preload)?;
     let mut profiles = Vec::new();
     for &workload in &options.workloads {
         let root = sample(options, workload, &mut job, limits)?;
@@ -68,7 +62,7 @@ fn sample(options: &ProfileOptions, workload: Workload, job: &mut Target, limits
 
 /// A running `perf record`; it ends with this value.
 struct Perf {
-    process: Child,
+    process: Process,
     directory: TempDir,
 }
 
@@ -78,49 +72,29 @@ impl Perf {
         let directory = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/var/tmp");
         let directory = directory.context(|| "make a directory in /var/tmp")?;
         let mut command = Command::new("perf");
-        command.args([
-            "record",
-            "--quiet",
-            "--event",
-            "cpu-clock",
-            "--freq",
-            FREQUENCY,
-            "--call-graph",
-            UNWIND,
-        ]);
+        command.args(["record", "--quiet", "--event", "cpu-clock"]);
+        command.args(["--freq", FREQUENCY, "--call-graph", UNWIND]);
         match processes {
             Some(processes) => command.args(["--pid", processes]),
             None => command.arg("--all-cpus"),
         };
         command.arg("--output").arg(data(&directory));
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        Ok(Self { process: process.context(|| format!("start perf {INSTALL}"))?, directory })
+        let process = process.context(|| format!("start perf{INSTALL}"))?;
+        Ok(Self { process: Process(process), directory })
     }
 
-    /// Ends it, and puts its samples together.
+    /// Stops it, and merges its samples.
     fn stop(mut self, limits: &Limits) -> Outcome<Frame> {
-        kill_process(Pid::from_child(&self.process), Signal::INT).context(|| "stop perf")?;
+        kill_process(Pid::from_child(&self.process.0), Signal::INT).context(|| "stop perf")?;
         wait::until("the end of perf", limits.step, || {
             limits.interrupt.check()?;
-            Ok(self.process.try_wait().context(|| "wait for perf")?.is_some())
+            Ok(self.process.status()?.is_some())
         })?;
         let mut command = Command::new("perf");
-        command
-            .args(["script", "--no-inline", "--fields", "comm,ip,sym", "--input"])
-            .arg(data(&self.directory));
-        let output = command.stdin(Stdio::null()).output().context(|| format!("start perf {INSTALL}"))?;
-        match output.status.success() {
-            true => Ok(Frame::of_script(&String::from_utf8_lossy(&output.stdout))),
-            false => Err(format!("perf script failed: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        }
-    }
-}
-
-impl Drop for Perf {
-    fn drop(&mut self) {
-        // Both fail only for a process that has ended, which is what is wanted.
-        self.process.kill().ok();
-        self.process.wait().ok();
+        command.args(["script", "--no-inline", "--fields", "comm,ip,sym", "--input"]);
+        let script = output_of(command.arg(data(&self.directory)), INSTALL)?;
+        Ok(Frame::of_script(&script))
     }
 }
 
@@ -137,15 +111,10 @@ fn write(place: &Path, options: &ProfileOptions, profiles: &[(Workload, Frame)])
     };
     let machine = Machine::detect()?;
     let mut text = format!(
-        "# Where {spender} processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each {sampled}.\n\n\
-         {} processors ({}), {}, Linux {}, commit {}.\n",
+        "# Where {spender} processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each {sampled}.\n\n{}.\n",
         machine.date,
         machine.command,
-        machine.processors,
-        machine.processor,
-        machine.system,
-        machine.kernel,
-        machine.commit
+        machine.summary()
     );
     let mut files = Vec::new();
     for (workload, root) in profiles {

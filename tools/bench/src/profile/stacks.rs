@@ -1,4 +1,4 @@
-//! Stacks as `perf script` prints them, put together to a tree.
+//! Merges the stacks that `perf script` prints into a tree.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Frame {
         }
     }
 
-    /// How many frames lie above each other at most.
+    /// The largest number of frames of a stack.
     pub fn depth(&self) -> usize {
         self.callees.values().map(|callee| 1 + callee.depth()).max().unwrap_or(0)
     }

@@ -1,6 +1,6 @@
-//! What the figures were measured on, and by which build.
+//! The machine and the build of a run.
 
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::slow_server;
 use serde::Serialize;
 use std::fs;
@@ -11,7 +11,6 @@ use std::process::Command;
 pub struct Machine {
     /// When: year-month-day, in UTC.
     pub date: String,
-    /// The command line.
     pub command: String,
     /// The commit that the working directory is at; with `-dirty` when files differ from it.
     pub commit: String,
@@ -23,9 +22,7 @@ pub struct Machine {
     pub processor: String,
     /// How many there are for this program.
     pub processors: usize,
-    /// In bytes.
     pub memory_bytes: u64,
-    /// Version of this program.
     pub version: String,
 }
 
@@ -40,14 +37,19 @@ impl Machine {
             commit: commit(),
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             system: field("/etc/os-release", "PRETTY_NAME=").unwrap_or_default().trim_matches('"').to_owned(),
-            processor: field("/proc/cpuinfo", "model name")
-                .unwrap_or_default()
-                .trim_start_matches(": ")
-                .to_owned(),
+            processor: field("/proc/cpuinfo", "model name\t:").unwrap_or_default(),
             processors: std::thread::available_parallelism().context(|| "count processors")?.get(),
             memory_bytes: memory_kib.unwrap_or(0) << 10,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
+    }
+}
+
+impl Machine {
+    /// Processors, system and commit in one line.
+    pub fn summary(&self) -> String {
+        let Self { processors, processor, system, kernel, commit, .. } = self;
+        format!("{processors} processors ({processor}), {system}, Linux {kernel}, commit {commit}")
     }
 }
 
@@ -59,8 +61,7 @@ fn command() -> String {
 
 /// Today, in UTC.
 pub fn date() -> Outcome<String> {
-    let output = Command::new("date").args(["--utc", "+%F"]).output().context(|| "start date")?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    Ok(output_of(Command::new("date").args(["--utc", "+%F"]), "")?.trim().to_owned())
 }
 
 /// What follows `name` in a file of one thing per line.
@@ -70,14 +71,10 @@ fn field(path: &str, name: &str) -> Option<String> {
 }
 
 fn commit() -> String {
-    let git = |arguments: &[&str]| {
-        let output =
-            Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
+    let git = |arguments: &[&str]| output_of(Command::new("git").args(arguments), "");
     match (git(&["rev-parse", "HEAD"]), git(&["status", "--porcelain", "--untracked-files=no"])) {
-        (Some(commit), Some(changes)) if changes.is_empty() => commit,
-        (Some(commit), _) => commit + "-dirty",
-        (None, _) => "unknown".to_owned(),
+        (Ok(commit), Ok(changes)) if changes.is_empty() => commit.trim().to_owned(),
+        (Ok(commit), _) => format!("{}-dirty", commit.trim()),
+        (Err(_), _) => "unknown".to_owned(),
     }
 }

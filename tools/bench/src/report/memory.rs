@@ -1,6 +1,6 @@
 //! Resident memory of each target's processes over the run, in figures and as a picture.
 
-use super::{COLOURS, Report, escaped, grouped};
+use super::{COLOURS, FONT, Report, escaped, grouped, svg_page};
 
 const WIDTH: f64 = 980.0;
 const HEIGHT: f64 = 360.0;
@@ -95,22 +95,12 @@ impl Axes {
 
 /// A line per target whose processes are known; `None` when there is no such target.
 pub fn svg(report: &Report) -> Option<String> {
-    let most = report
-        .figures
-        .samples
-        .iter()
-        .filter_map(|sample| sample.servers)
-        .map(|all| all.resident_bytes)
-        .max()?;
+    let servers = report.figures.samples.iter().filter_map(|sample| sample.servers);
+    let most = servers.map(|all| all.resident_bytes).max()?;
     let end_seconds = report.figures.samples.iter().map(|sample| sample.at_seconds).fold(1.0, f64::max);
     let axes = Axes { end_seconds, top_mib: (most as f64 / MIB).max(1.0) };
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-         viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
-         <text x=\"20\" y=\"26\" font-size=\"15\">Resident memory of each target's processes [MiB] over the run [s]</text>\n"
-    );
-    text += &axes.draw();
+    let title = "Resident memory of each target's processes [MiB] over the run [s]";
+    let mut text = svg_page(WIDTH, HEIGHT, FONT, title) + &axes.draw();
     for (index, label) in report.targets.iter().enumerate() {
         let points = points(report, &label.name);
         if points.is_empty() {

@@ -27,11 +27,8 @@ use std::path::{Path, PathBuf};
 /// A workload that another file system failed at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// The workload.
     pub workload: Workload,
-    /// On which target.
     pub target: String,
-    /// What went wrong.
     pub message: String,
 }
 
@@ -49,8 +46,7 @@ impl Figures {
     pub fn add(&mut self, workload: Workload, target: &Target, repetition: u32, done: &[Done]) {
         let name = &target.label.name;
         let measured = done.iter().filter(|done| done.step.unit().is_some());
-        let samples: Vec<Sample> =
-            measured.map(|done| Sample::new(workload, name, repetition, done)).collect();
+        let samples: Vec<_> = measured.map(|done| Sample::new(workload, name, repetition, done)).collect();
         let rates: Vec<String> = samples.iter().map(Sample::summary).collect();
         println!("{workload:?} {name}: {}", rates.join(", "));
         self.samples.extend(samples);
@@ -69,7 +65,7 @@ impl Figures {
     }
 }
 
-/// All that is kept of a run.
+/// The content of `result.json`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
@@ -117,8 +113,19 @@ impl Report {
     }
 }
 
+/// Makes the directory of a report, and calls `write` with it. Removes the directory if that fails: it must not pass for a report.
+pub fn in_directory(out: &Path, name: &str, write: impl FnOnce(&Path) -> Outcome<()>) -> Outcome<()> {
+    let place = make_directory(out, name)?;
+    let outcome = write(&place);
+    match &outcome {
+        Ok(()) => println!("report: {}", place.join("report.md").display()),
+        Err(_) => drop(fs::remove_dir(&place)),
+    }
+    outcome
+}
+
 /// Makes the directory of a report, which must not exist.
-pub fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
+fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
     let place = out.join(format!("{}-{name}", machine::date()?));
     fs::create_dir_all(out).context(|| format!("make {}", out.display()))?;
     fs::create_dir(&place).context(|| format!("make {} (take another --name?)", place.display()))?;
@@ -158,6 +165,19 @@ fn ratio_text(ratio: f64) -> String {
         _ => format!("{ratio:.2}"),
     }
 }
+
+/// The begin of an SVG picture: a white page, and a title above it.
+pub fn svg_page(width: f64, height: f64, font: &str, title: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" {font}>\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
+         <text x=\"16\" y=\"24\" font-family=\"sans-serif\" font-size=\"15\">{title}</text>\n"
+    )
+}
+
+/// The font of a picture.
+pub const FONT: &str = "font-family=\"sans-serif\" font-size=\"12\"";
 
 /// Text as it stands in a picture.
 pub fn escaped(text: &str) -> String {

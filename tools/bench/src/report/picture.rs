@@ -4,7 +4,7 @@
 //! equal distances are equal ratios. Written as SVG by hand: lines, dots and text are all it needs.
 
 use super::row::{Cell, Row};
-use super::{COLOURS, Report, escaped, grouped, ratio_text};
+use super::{COLOURS, FONT, Report, escaped, grouped, ratio_text, svg_page};
 
 const COLUMNS: usize = 2;
 const PANEL_WIDTH: usize = 540;
@@ -20,17 +20,13 @@ pub fn svg(report: &Report, rows: &[Row]) -> String {
     let panel_height = TITLE_HEIGHT + report.targets.len() * LINE_HEIGHT + AXIS_HEIGHT;
     let width = COLUMNS * (PANEL_WIDTH + MARGIN) + MARGIN;
     let height = HEAD_HEIGHT + rows.len().div_ceil(COLUMNS) * panel_height + MARGIN;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"{MARGIN}\" y=\"26\" font-size=\"15\">Rates, higher is better; {ranks} ranks, up to {nodes} nodes, median \
-         of {repetitions} with lowest and highest; (ratio to {base})</text>\n",
-        ranks = report.ranks,
-        nodes = report.nodes,
-        repetitions = report.repetitions,
-        base = escaped(&report.base),
+    let Report { ranks, nodes, repetitions, base, .. } = report;
+    let title = format!(
+        "Rates, higher is better; {ranks} ranks, up to {nodes} nodes, median of {repetitions} with lowest and highest; \
+         (ratio to {})",
+        escaped(base)
     );
+    let mut text = svg_page(width as f64, height as f64, FONT, &title);
     for (index, row) in rows.iter().enumerate() {
         let left = MARGIN + (index % COLUMNS) * (PANEL_WIDTH + MARGIN);
         let top = HEAD_HEIGHT + (index / COLUMNS) * panel_height;

@@ -14,7 +14,6 @@ pub struct Row {
     pub group: Group,
     /// Within its table.
     pub title: String,
-    /// Of its rates.
     pub unit: Unit,
     /// In the order of the report's targets; `None` for one that has no figure.
     pub cells: Vec<Option<Cell>>,
@@ -23,11 +22,8 @@ pub struct Row {
 /// One target's figures: medians over the repetitions, unless noted.
 #[derive(Debug)]
 pub struct Cell {
-    /// The lowest rate.
     pub lowest: f64,
-    /// The rate in the middle.
     pub median: f64,
-    /// The highest rate.
     pub highest: f64,
     /// Of the median to the base's.
     pub ratio: Option<f64>,

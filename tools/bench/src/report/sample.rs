@@ -7,14 +7,10 @@ use crate::servers::Usage;
 use crate::workload::{Step, Unit, Work, Workload};
 use serde::Serialize;
 
-/// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// The workload.
     pub workload: Workload,
-    /// Its step.
     pub step: Step,
-    /// On which target.
     pub target: String,
     /// From 0.
     pub repetition: u32,

@@ -40,19 +40,15 @@ fn head(report: &Report) -> String {
         "# Measured {date}\n\n    {command}\n\n{ranks} ranks, up to {nodes} nodes, median of {repetitions} alternating \
          repetitions; in brackets the ratio to {base}, and below the lowest and the highest.\n\
          Every byte read was checked. Reads of another rank's large file begin with none of it in the reader's kernel.\n\n\
-         {processors} processors ({processor}), {memory_gib:.0} GiB, {system}, Linux {kernel}, commit {commit}.\n",
+         {memory_gib:.0} GiB, {machine}.\n",
         date = machine.date,
         command = machine.command,
         ranks = report.ranks,
         nodes = report.nodes,
         repetitions = report.repetitions,
         base = report.base,
-        processors = machine.processors,
-        processor = machine.processor,
         memory_gib = machine.memory_bytes as f64 / f64::from(1 << 30),
-        system = machine.system,
-        kernel = machine.kernel,
-        commit = machine.commit,
+        machine = machine.summary(),
     )
 }
 

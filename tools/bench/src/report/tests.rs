@@ -60,7 +60,7 @@ fn medians_and_ratios_are_those_of_the_samples() {
 }
 
 #[test]
-fn processor_time_is_told_per_byte_and_memory_over_the_run() {
+fn processor_time_is_per_byte_and_memory_over_the_run() {
     let samples: Vec<Sample> = (0..3).map(|repetition| sample("fast", repetition, [1.0, 3.0])).collect();
     let report = report(samples);
     let rows = report.rows();

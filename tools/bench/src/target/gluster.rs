@@ -57,7 +57,7 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     };
     wait::until("glusterd", READY_LIMIT, || {
         limits.interrupt.check()?;
-        if !daemon.is_alive() {
+        if daemon.status()?.is_some() {
             return Err(format!("glusterd ended {INSTALL}:{}", peer.log_tail()));
         }
         let listed = || gluster(&["pool", "list"]).output().context(|| format!("start gluster {INSTALL}"));

@@ -1,10 +1,10 @@
 //! A Tameike job of several agents on this machine, each with its data in memory.
 
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::servers::Servers;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use tempfile::TempDir;
 
 /// A job that is up, or that a turn has ended.
@@ -87,22 +87,8 @@ impl Job {
     }
 
     /// Runs the program, and returns its output.
-    fn call(&self, arguments: &[&str]) -> Outcome<Vec<u8>> {
-        let what = format!("{} {}", self.program.display(), arguments.join(" "));
-        let output = Command::new(&self.program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .context(|| format!("start {what}"))?;
-        match output.status.success() {
-            true => Ok(output.stdout),
-            false => Err(format!(
-                "{what} failed ({}): {}{}",
-                output.status,
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            )),
-        }
+    fn call(&self, arguments: &[&str]) -> Outcome<String> {
+        output_of(Command::new(&self.program).args(arguments), "")
     }
 }
 
@@ -115,8 +101,8 @@ impl Drop for Job {
 }
 
 /// The process of each agent, from the output of `status --json`.
-fn agents(status: &[u8]) -> Outcome<Servers> {
-    let jobs: Value = serde_json::from_slice(status).context(|| "understand the state of the job")?;
+fn agents(status: &str) -> Outcome<Servers> {
+    let jobs: Value = serde_json::from_str(status).context(|| "understand the state of the job")?;
     let nodes = jobs[0]["running"]["nodes"].as_array().map_or(&[][..], Vec::as_slice);
     let processes = nodes.iter().map(|node| u32::try_from(node["status"]["pid"].as_u64()?).ok());
     match processes.collect::<Option<Vec<u32>>>() {
@@ -134,12 +120,12 @@ mod tests {
         let state = |second: &str| {
             format!(r#"[{{"running":{{"job":"a","nodes":[{{"node":0,"status":{{"pid":77}}}},{second}]}}}}]"#)
         };
-        let found = agents(state(r#"{"node":1,"status":{"pid":78}}"#).as_bytes()).expect("two agents");
+        let found = agents(&state(r#"{"node":1,"status":{"pid":78}}"#)).expect("two agents");
         assert_eq!(format!("{found:?}"), "Servers([77, 78])");
         for bad in
             [state(r#"{"node":1,"status":null}"#), r#"[{"cut-off":{"job":"a"}}]"#.to_owned(), "[]".to_owned()]
         {
-            assert!(agents(bad.as_bytes()).expect_err(&bad).contains("no agents"));
+            assert!(agents(&bad).expect_err(&bad).contains("no agents"));
         }
     }
 }

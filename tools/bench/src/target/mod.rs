@@ -9,12 +9,13 @@ mod moosefs;
 mod peer;
 
 use crate::options::{BuiltIn, RunOptions};
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::place::{Limits, Place};
 use crate::servers::Servers;
 use crate::workload::Workload;
 use serde::Serialize;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// The job-shared view, to a rank.
@@ -35,9 +36,7 @@ pub struct Label {
 /// A place to measure, ready for ranks.
 #[derive(Debug)]
 pub struct Target {
-    /// For reports.
     pub label: Label,
-    /// Where ranks run.
     pub place: Place,
     backing: Backing,
 }
@@ -79,7 +78,6 @@ impl Target {
         Ok(())
     }
 
-    /// Ends it.
     pub fn stop(self) -> Outcome<()> {
         match self.backing {
             Backing::Given => Ok(()),
@@ -171,25 +169,16 @@ fn set_commands(
 }
 
 fn start(kind: BuiltIn, options: &RunOptions, shared: &Path, limits: &Limits) -> Outcome<Target> {
-    let program = &options.tameike;
+    let program = &options.report.tameike;
     let own = |name: &str, view: &str, nodes, exec: &[&str], up: &[&str]| {
         job(name, view, nodes, job::Job::start(program, name, nodes, shared, up)?, exec)
     };
     match kind {
         BuiltIn::Disk => directory("disk", &options.disk, options.nodes),
         BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options.nodes),
-        BuiltIn::Glusterfs => {
-            let volume = gluster::start(options.nodes, &options.store, limits)?;
-            Ok(peer("glusterfs", gluster::version()?, volume, options))
-        }
-        BuiltIn::Moosefs => {
-            let peers = moosefs::start(options.nodes, &options.store, limits)?;
-            Ok(peer("moosefs", moosefs::version()?, peers, options))
-        }
-        BuiltIn::Gfarm => {
-            let peers = gfarm::start(options.nodes, &options.store, limits)?;
-            Ok(peer("gfarm", gfarm::version()?, peers, options))
-        }
+        BuiltIn::Glusterfs => peer("glusterfs", gluster::start, gluster::version, options, limits),
+        BuiltIn::Moosefs => peer("moosefs", moosefs::start, moosefs::version, options, limits),
+        BuiltIn::Gfarm => peer("gfarm", gfarm::start, gfarm::version, options, limits),
         BuiltIn::Tameike => own("tameike", SHARED, options.nodes, &[], &[]),
         BuiltIn::TameikeOne => own("tameike-1", SHARED, 1, &[], &[]),
         BuiltIn::TameikePreload => own("tameike-preload", SHARED, options.nodes, PRELOADED, &[]),
@@ -230,8 +219,15 @@ fn job(name: &str, view: &str, nodes: u32, job: job::Job, exec: &[&str]) -> Outc
     Ok(target)
 }
 
-fn peer(name: &str, version: String, peer: peer::Peer, options: &RunOptions) -> Target {
-    target(name, version, peer.mount_template(), options.nodes, Backing::Peer(peer))
+fn peer(
+    name: &str,
+    start: impl Fn(u32, &Path, &Limits) -> Outcome<peer::Peer>,
+    version: impl Fn() -> Outcome<String>,
+    options: &RunOptions,
+    limits: &Limits,
+) -> Outcome<Target> {
+    let peer = start(options.nodes, &options.store, limits)?;
+    Ok(target(name, version()?, peer.mount_template(), options.nodes, Backing::Peer(peer)))
 }
 
 fn directory(name: &str, parent: &Path, nodes: u32) -> Outcome<Target> {
@@ -264,9 +260,6 @@ fn kind_of(directory: &str) -> String {
 
 /// The first line that `program --version` prints.
 fn version_of(program: &Path) -> Outcome<String> {
-    let output = std::process::Command::new(program)
-        .arg("--version")
-        .output()
-        .context(|| format!("start {} --version", program.display()))?;
-    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("unknown").to_owned())
+    let output = output_of(Command::new(program).arg("--version"), "")?;
+    Ok(output.lines().next().unwrap_or("unknown").to_owned())
 }

@@ -3,15 +3,15 @@
 //! The processes are children of this program in the foreground and have all their files in one directory. They end with this program, and
 //! leave an installation of the same file system on this machine alone.
 
-use crate::outcome::{Context, Outcome};
+use crate::outcome::{Context, Outcome, output_of};
 use crate::place::Limits;
 use crate::servers::Servers;
-use crate::wait;
+use crate::wait::{self, Process};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ pub struct Peer {
     /// For errors: the packages that have the programs.
     install: &'static str,
     /// Servers first, then their clients.
-    processes: Vec<Child>,
+    processes: Vec<Process>,
     mounts: Vec<PathBuf>,
     state: Option<TempDir>,
     root: PathBuf,
@@ -72,45 +72,31 @@ impl Peer {
 
     /// All processes.
     pub fn servers(&self) -> Servers {
-        Servers::new(self.processes.iter().map(Child::id).collect())
+        Servers::new(self.processes.iter().map(|process| process.0.id()).collect())
     }
 
     /// Starts a program in the foreground, until this value is dropped. Returns its process ID.
     pub fn start(&mut self, command: &mut Command, log: &str) -> Outcome<u32> {
-        let process = self.spawn(command, log)?;
-        let number = process.id();
+        let process = self.start_for_now(command, log)?;
+        let number = process.0.id();
         self.processes.push(process);
         Ok(number)
     }
 
     /// Starts a program in the foreground, until the result is dropped.
-    pub fn start_for_now(&self, command: &mut Command, log: &str) -> Outcome<Daemon> {
-        self.spawn(command, log).map(Daemon)
-    }
-
-    fn spawn(&self, command: &mut Command, log: &str) -> Outcome<Child> {
+    pub fn start_for_now(&self, command: &mut Command, log: &str) -> Outcome<Process> {
         let program = command.get_program().display().to_string();
         let said = self.path(&format!("log/{log}.out"));
         let file = File::create(&said).context(|| format!("make {}", said.display()))?;
         let other = file.try_clone().context(|| format!("open {}", said.display()))?;
         // Ctrl-C of the terminal must not reach it.
         let command = command.stdin(Stdio::null()).stdout(file).stderr(other).process_group(0);
-        command.spawn().context(|| format!("start {program} {}", self.install))
+        command.spawn().map(Process).context(|| format!("start {program} {}", self.install))
     }
 
     /// Runs a program, which must succeed.
     pub fn call(&self, command: &mut Command) -> Outcome<()> {
-        let program = command.get_program().display().to_string();
-        let output = command.stdin(Stdio::null()).output();
-        let output = output.context(|| format!("start {program} {}", self.install))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
-                "{command:?} failed: {}{}",
-                String::from_utf8_lossy(&output.stdout).trim(),
-                String::from_utf8_lossy(&output.stderr).trim()
-            )),
-        }
+        output_of(command, &format!(" {}", self.install)).map(drop)
     }
 
     /// Waits until `ready` returns true, and fails if a process exits.
@@ -137,8 +123,7 @@ impl Peer {
     /// Returns an error with the ends of the logs if a process has exited.
     fn all_alive(&mut self) -> Outcome<()> {
         for process in &mut self.processes {
-            let ended = process.try_wait().context(|| "watch a server")?;
-            if let Some(status) = ended {
+            if let Some(status) = process.status()? {
                 return Err(format!("a server ended ({status}) {}:{}", self.install, self.log_tail()));
             }
         }
@@ -162,18 +147,14 @@ impl Peer {
     pub fn stop(&mut self) -> Outcome<()> {
         let mut outcome = Ok(());
         for mount in self.mounts.drain(..) {
-            let unmounted = is_mounted(&mount).and_then(|is_mounted| match is_mounted {
-                true => {
-                    unmount(&mount, UnmountFlags::DETACH).context(|| format!("unmount {}", mount.display()))
-                }
-                false => Ok(()),
+            let doing = || format!("unmount {}", mount.display());
+            outcome = outcome.and(match is_mounted(&mount) {
+                Ok(true) => unmount(&mount, UnmountFlags::DETACH).context(doing),
+                other => other.map(drop),
             });
-            outcome = outcome.and(unmounted);
         }
         // Clients before servers: a client without its servers waits for them.
-        for mut process in self.processes.drain(..).rev() {
-            end(&mut process);
-        }
+        self.processes.drain(..).rev().for_each(drop);
         match self.state.take() {
             Some(state) => outcome.and(state.close().context(|| "remove the files of a peer")),
             None => outcome,
@@ -189,32 +170,9 @@ impl Drop for Peer {
     }
 }
 
-/// A process that is killed when this value is dropped.
-#[derive(Debug)]
-pub struct Daemon(Child);
-
-impl Daemon {
-    /// Returns true while it runs.
-    pub fn is_alive(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        end(&mut self.0);
-    }
-}
-
 fn is_mounted(place: &Path) -> Outcome<bool> {
     let mounts = fs::read_to_string("/proc/self/mounts").context(|| "read the list of mounts")?;
     Ok(mounts.lines().any(|line| line.split(' ').nth(1).is_some_and(|at| Path::new(at) == place)))
-}
-
-fn end(process: &mut Child) {
-    // Both fail only if the process has exited.
-    process.kill().ok();
-    process.wait().ok();
 }
 
 #[cfg(test)]

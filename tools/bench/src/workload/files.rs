@@ -18,8 +18,7 @@ pub fn create(site: &Site) -> Outcome<Measured> {
         }
         contents = bytes.chunks(size).collect();
     }
-    let mut measured = Measured::default();
-    measured.time(|laps| {
+    Measured::of(|laps| {
         let container = site.plan.in_container.then(|| Container::open(site, true)).transpose()?;
         laps.pass();
         for (index, (path, content)) in (0..).zip(paths.iter().zip(&contents)) {
@@ -36,15 +35,13 @@ pub fn create(site: &Site) -> Outcome<Measured> {
             laps.done(content.len());
         }
         container.map_or(Ok(()), Container::finish)
-    })?;
-    Ok(measured)
+    })
 }
 
 /// Stats each file of `rank`, which must be a file of the right size.
 pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
     let (paths, size) = (paths(site, &site.files_of(rank)), site.plan.file_bytes);
-    let mut measured = Measured::default();
-    measured.time(|laps| {
+    Measured::of(|laps| {
         for path in &paths {
             let metadata = std::fs::symlink_metadata(path).context(|| format!("stat {}", path.display()))?;
             if !metadata.is_file() || metadata.len() != size as u64 {
@@ -53,8 +50,7 @@ pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
             laps.done(0);
         }
         Ok(())
-    })?;
-    Ok(measured)
+    })
 }
 
 /// Opens, reads and closes `files`, and checks them.
@@ -63,8 +59,7 @@ pub fn read(site: &Site, files: &[(u32, u32)]) -> Outcome<Measured> {
     // One byte more detects a file that is too long.
     let mut bytes = vec![1; paths.len() * (size + 1)];
     let mut sizes = Vec::with_capacity(paths.len());
-    let mut measured = Measured::default();
-    measured.time(|laps| {
+    let measured = Measured::of(|laps| {
         let container = site.plan.in_container.then(|| Container::open(site, false)).transpose()?;
         laps.pass();
         for ((path, &file), content) in paths.iter().zip(files).zip(bytes.chunks_mut(size + 1)) {
@@ -92,8 +87,7 @@ pub fn read(site: &Site, files: &[(u32, u32)]) -> Outcome<Measured> {
 /// Removes this rank's files; afterwards none of them may be listed.
 pub fn unlink(site: &Site) -> Outcome<Measured> {
     let paths = paths(site, &site.files_of(site.rank));
-    let mut measured = Measured::default();
-    measured.time(|laps| {
+    let measured = Measured::of(|laps| {
         for path in &paths {
             std::fs::remove_file(path).context(|| format!("unlink {}", path.display()))?;
             laps.done(0);

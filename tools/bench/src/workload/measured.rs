@@ -34,6 +34,13 @@ impl Measured {
         Self { work: Work { seconds: elapsed.as_secs_f64(), ..self.work }, latencies: Latencies::default() }
     }
 
+    /// Returns the measurements of `calls`, as [`Self::time`].
+    pub fn of(calls: impl FnOnce(&mut Laps) -> Outcome<()>) -> Outcome<Self> {
+        let mut measured = Self::default();
+        measured.time(calls)?;
+        Ok(measured)
+    }
+
     /// Times `calls`, which report the end of each operation.
     pub fn time<T>(&mut self, calls: impl FnOnce(&mut Laps) -> Outcome<T>) -> Outcome<T> {
         let processor_before = processor_seconds();

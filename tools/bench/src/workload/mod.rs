@@ -54,9 +54,9 @@ impl Site {
             Step::Fill if self.plan.workload == Workload::HotFile && self.rank > 0 => Ok(Measured::default()),
             Step::Fill | Step::Write => stream::write(self),
             Step::ReadOwn | Step::Warm => stream::read(self, self.rank),
-            Step::ReadOther => stream::read_cold(self, self.next()),
+            Step::ReadOther => self.cold(stream::read),
             Step::RandomWrite => random::write(self),
-            Step::RandomRead => random::read_cold(self, self.next()),
+            Step::RandomRead => self.cold(random::read),
             Step::CachedRead => random::read(self, self.next()),
             Step::Create => files::create(self),
             Step::StatOwn => files::stat(self, self.rank),
@@ -74,6 +74,16 @@ impl Site {
     /// The rank whose files this one reads.
     fn next(&self) -> u32 {
         (self.rank + 1) % self.plan.ranks
+    }
+
+    /// Reads the large file of the next rank, with no pages of it in this node's page cache.
+    fn cold(&self, read: impl Fn(&Self, u32) -> Outcome<Measured>) -> Outcome<Measured> {
+        let path = self.large_file(self.next());
+        match rustix::fs::fadvise(open(&path)?, 0, None, rustix::fs::Advice::DontNeed) {
+            // A preloaded rank opens files without the kernel, which has no pages of them.
+            Ok(()) | Err(Errno::BADF) => read(self, self.next()),
+            Err(error) => Err(format!("cannot drop the pages of {}: {error}", path.display())),
+        }
     }
 
     /// The many files of `rank`: their rank and index.
@@ -136,13 +146,4 @@ impl Site {
 
 fn open(path: &Path) -> Outcome<File> {
     File::open(path).context(|| format!("open {}", path.display()))
-}
-
-/// Drops the pages of `file` from this node's page cache.
-fn drop_pages(file: &File, path: &Path) -> Outcome<()> {
-    match rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
-        // A preloaded rank opens files without the kernel, which has no pages of them.
-        Err(Errno::BADF) => Ok(()),
-        dropped => dropped.context(|| format!("drop the pages of {}", path.display())),
-    }
 }

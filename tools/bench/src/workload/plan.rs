@@ -11,13 +11,11 @@ const LATENCY_BYTES: u64 = 64 << 20;
 /// The plan that the coordinator sends to each rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// What to do.
     pub workload: Workload,
     /// The steps that the ranks take until they exit.
     pub steps: Vec<Step>,
     /// Whether the ranks' files are in a container, which they open with the library.
     pub in_container: bool,
-    /// How many ranks do it.
     pub ranks: u32,
     /// The seed of the content.
     pub seed: u64,

@@ -2,7 +2,7 @@
 //!
 //! The places follow from the seed, so the reader knows which blocks its neighbour has overwritten.
 
-use super::{Measured, Site, Workload, drop_pages, open};
+use super::{Measured, Site, Workload, open};
 use crate::outcome::{Context, Outcome};
 use crate::pattern::{Content, random_blocks};
 use std::collections::BTreeSet;
@@ -23,15 +23,13 @@ pub fn write(site: &Site) -> Outcome<Measured> {
         site.pattern.fill(content, place, block);
     }
     let file = OpenOptions::new().write(true).open(&path).context(|| format!("open {}", path.display()))?;
-    let mut measured = Measured::default();
-    measured.time(|laps| {
+    Measured::of(|laps| {
         for (&place, block) in places.iter().zip(bytes.chunks(BLOCK_BYTES)) {
             file.write_all_at(block, place).context(|| format!("write {}", path.display()))?;
             laps.done(BLOCK_BYTES);
         }
         file.sync_all().context(|| format!("fsync {}", path.display()))
-    })?;
-    Ok(measured)
+    })
 }
 
 /// Reads random blocks of the file of `rank`, and checks them.
@@ -44,8 +42,7 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     let places = places(site, rank, READ);
     let mut bytes = vec![1; places.len() * BLOCK_BYTES];
     let file = open(&path)?;
-    let mut measured = Measured::default();
-    measured.time(|laps| {
+    let measured = Measured::of(|laps| {
         for (&place, block) in places.iter().zip(bytes.chunks_mut(BLOCK_BYTES)) {
             file.read_exact_at(block, place).context(|| format!("read {}", path.display()))?;
             laps.done(BLOCK_BYTES);
@@ -57,13 +54,6 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
         site.check(&path, Content { version, ..site.content(rank, None) }, place, block)?;
     }
     Ok(measured)
-}
-
-/// As [`read`], with no pages of the file in this node's page cache.
-pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
-    let path = site.large_file(rank);
-    drop_pages(&open(&path)?, &path)?;
-    read(site, rank)
 }
 
 /// Offsets in the file of `rank`, in the order of their visits.

@@ -87,13 +87,11 @@ pub enum Step {
     RemoveAll,
 }
 
-/// What a rate counts.
+/// What a rate counts. Operations are calls on a file, or files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Mebibytes a second.
     #[serde(rename = "MiB/s")]
     MebibytesPerSecond,
-    /// Operations, or files, a second.
     #[serde(rename = "1/s")]
     OperationsPerSecond,
 }
@@ -101,19 +99,12 @@ pub enum Unit {
 /// Workloads that a report shows in one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// Many bytes in large calls.
     LargeFiles,
-    /// The same bytes from one process and from four.
     OneProcess,
-    /// Blocks of 4 KiB.
     Blocks,
-    /// Files of 0 bytes.
     Empty,
-    /// Files of 3,901 bytes.
     Small,
-    /// Files of 1 MiB.
     Mebibyte,
-    /// Packed files and plain ones.
     Containers,
 }
 
@@ -163,14 +154,8 @@ impl Workload {
             Self::Latency | Self::LatencyPinned => {
                 &[MakeDirectories, Fill, Warm, RandomRead, Warm, CachedRead, RemoveAll]
             }
-            Self::Metadata
-            | Self::MetadataShared
-            | Self::Small
-            | Self::SmallShared
-            | Self::Mebibyte
-            | Self::MebibyteShared => {
-                &[MakeDirectories, Create, StatOwn, OpenOwn, StatOther, OpenOther, Unlink, RemoveAll]
-            }
+            // Workloads of many files.
+            _ => &[MakeDirectories, Create, StatOwn, OpenOwn, StatOther, OpenOther, Unlink, RemoveAll],
         }
     }
 
@@ -290,15 +275,7 @@ impl Step {
         match self {
             Self::MakeDirectories | Self::Fill | Self::Warm | Self::Restart | Self::RemoveAll => None,
             Self::Write | Self::ReadOwn | Self::ReadOther => Some(Unit::MebibytesPerSecond),
-            Self::RandomWrite | Self::RandomRead | Self::CachedRead => Some(Unit::OperationsPerSecond),
-            Self::Create
-            | Self::Unlink
-            | Self::StatOwn
-            | Self::StatOther
-            | Self::OpenOwn
-            | Self::OpenOther
-            | Self::OpenRandom
-            | Self::Persist => Some(Unit::OperationsPerSecond),
+            _ => Some(Unit::OperationsPerSecond),
         }
     }
 }

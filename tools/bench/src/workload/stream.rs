@@ -2,7 +2,7 @@
 //!
 //! Each rank has a file, a part of one file, or every n-th record of one file; or all ranks read one file.
 
-use super::{Measured, Site, Workload, drop_pages, open};
+use super::{Measured, Site, Workload, open};
 use crate::outcome::{Context, Outcome};
 use crate::pattern::Content;
 use std::fs::OpenOptions;
@@ -172,11 +172,4 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
         Some(size) if size == stream.file_bytes => Ok(measured),
         size => Err(format!("WRONG SIZE of {}: {size:?}, not {}", stream.path.display(), stream.file_bytes)),
     }
-}
-
-/// As [`read`], with no pages of the file in this node's page cache.
-pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
-    let path = site.large_file(rank);
-    drop_pages(&open(&path)?, &path)?;
-    read(site, rank)
 }

@@ -33,6 +33,14 @@ fn take_until(sites: &[Site; 2], last: Step) -> Vec<(Step, Measured)> {
     done
 }
 
+/// A directory, with the sites of two ranks that have taken the steps to `last`.
+fn taken(workload: Workload, last: Step) -> (tempfile::TempDir, [Site; 2]) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pair = sites(workload, directory.path());
+    take_until(&pair, last);
+    (directory, pair)
+}
+
 fn damage(path: &Path, offset: u64) {
     let file = File::options().read(true).write(true).open(path).expect("open");
     let mut byte = [0];
@@ -58,9 +66,7 @@ fn every_workload_passes_on_a_plain_directory_and_cleans_up() {
 
 #[test]
 fn one_damaged_byte_fails_the_read() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let pair = sites(Workload::Sequential, directory.path());
-    take_until(&pair, Step::Write);
+    let (_directory, pair) = taken(Workload::Sequential, Step::Write);
     damage(&pair[1].large_file(1), (1 << 20) + 77);
     for (site, step) in [(&pair[1], Step::ReadOwn), (&pair[0], Step::ReadOther)] {
         let message = site.take(step).expect_err("the damage is seen");
@@ -71,9 +77,7 @@ fn one_damaged_byte_fails_the_read() {
 
 #[test]
 fn a_file_too_long_or_too_short_fails_the_read() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let pair = sites(Workload::Sequential, directory.path());
-    take_until(&pair, Step::Write);
+    let (_directory, pair) = taken(Workload::Sequential, Step::Write);
     let file = File::options().write(true).open(pair[0].large_file(0)).expect("open");
     for size in [pair[0].plan.size_bytes + 1, pair[0].plan.size_bytes - 1] {
         file.set_len(size).expect("a new length");
@@ -95,9 +99,7 @@ fn a_block_that_was_not_overwritten_fails_the_random_read() {
 
 #[test]
 fn small_files_are_checked_too() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let pair = sites(Workload::Small, directory.path());
-    take_until(&pair, Step::Create);
+    let (_directory, pair) = taken(Workload::Small, Step::Create);
     damage(&pair[1].file(1, 3), 3900);
     assert!(pair[0].take(Step::OpenOther).expect_err("damage").contains("at byte 3900"));
     damage(&pair[1].file(1, 3), 3900);
@@ -111,9 +113,7 @@ fn small_files_are_checked_too() {
 fn records_of_all_ranks_make_one_whole_file_and_are_checked() {
     for (workload, bytes_of_both) in [(Workload::Interleaved, 88 * 47_008), (Workload::Shared, 2 * 2_101_248)]
     {
-        let directory = tempfile::tempdir().expect("a directory");
-        let pair = sites(workload, directory.path());
-        take_until(&pair, Step::Write);
+        let (_directory, pair) = taken(workload, Step::Write);
         let path = pair[0].large_file(0);
         assert_eq!(path, pair[1].large_file(1));
         assert_eq!(std::fs::metadata(&path).expect("the file").len(), bytes_of_both, "{workload:?}");
@@ -142,9 +142,7 @@ fn one_process_writes_as_much_as_four() {
 
 #[test]
 fn metadata_is_checked_too() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let pair = sites(Workload::MetadataShared, directory.path());
-    take_until(&pair, Step::Create);
+    let (_directory, pair) = taken(Workload::MetadataShared, Step::Create);
     std::fs::write(pair[1].file(1, 2), "not empty").expect("write");
     assert!(pair[0].take(Step::StatOther).expect_err("not empty").contains("WRONG ATTRIBUTES"));
     std::fs::write(pair[0].file(0, 99), "one too many").expect("write");

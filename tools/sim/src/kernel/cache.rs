@@ -85,9 +85,9 @@ impl State {
         }
     }
 
-    /// Applies the attributes of a reply to a request that was sent at version `asked`.
-    fn learn(&mut self, file: FileNumber, attr: &Attr, (asked, now): (Version, Duration)) {
-        if self.inodes.get(&file).is_some_and(|inode| inode.version > asked) {
+    /// Applies the attributes of a reply to a request that was sent at version `requested`.
+    fn apply(&mut self, file: FileNumber, attr: &Attr, (requested, now): (Version, Duration)) {
+        if self.inodes.get(&file).is_some_and(|inode| inode.version > requested) {
             return;
         }
         self.change(file, |inode| {
@@ -110,13 +110,8 @@ pub struct Kernel {
 impl Kernel {
     /// Creates a mount with empty caches.
     pub fn new(simulation: Simulation, runtime: Runtime, shows_old: bool) -> Self {
-        Self {
-            simulation,
-            runtime,
-            shows_old,
-            reported_sizes: ReportedSizes::default(),
-            state: Mutex::default(),
-        }
+        let (reported_sizes, state) = Default::default();
+        Self { simulation, runtime, shows_old, reported_sizes, state }
     }
 
     fn now(&self) -> Duration {
@@ -124,7 +119,7 @@ impl Kernel {
     }
 
     /// Returns the version to pass to the functions that apply the reply. Call it before the request.
-    pub(super) fn asked(&self) -> Version {
+    pub(super) fn version(&self) -> Version {
         self.state.lock().version
     }
 
@@ -143,13 +138,13 @@ impl Kernel {
         (inode.lookups, inode.users) = (inode.lookups + 1, inode.users + 1);
     }
 
-    pub(super) async fn apply_attr(&self, file: FileNumber, attr: &Attr, asked: Version) {
+    pub(super) async fn apply_attr(&self, file: FileNumber, attr: &Attr, requested: Version) {
         let since = self.now();
         if attr.kind == FileKind::File {
             self.reported_sizes.record(file, attr.size, since);
         }
         self.wake().await;
-        self.state.lock().learn(file, attr, (asked, since));
+        self.state.lock().apply(file, attr, (requested, since));
     }
 
     /// Returns the attributes with which an open continues. With `shows_old`, some have the size of an earlier file with the same inode
@@ -220,16 +215,11 @@ impl Kernel {
         }
     }
 
-    /// Drops attributes and pages of an open file.
-    fn drop_all(&self, handle: HandleNumber) {
-        self.drop_bytes(handle, 0, u64::MAX);
-        self.expire(handle);
-    }
-
     /// Drops the caches of an open file that are older than a generation, as the agent requests.
     pub(crate) fn drop_stale<V: Vfs>(&self, vfs: &V, handle: HandleNumber, stale: Generation) {
         if vfs.has_pages_before(handle, stale) {
-            self.drop_all(handle);
+            self.drop_bytes(handle, 0, u64::MAX);
+            self.expire(handle);
             vfs.pages_dropped(handle, stale);
         }
     }
@@ -246,8 +236,9 @@ impl Kernel {
     pub(super) fn drop_bytes(&self, handle: HandleNumber, offset: u64, length: u64) {
         let mut state = self.state.lock();
         let Some(&OpenFile { file, .. }) = state.opens.get(&handle) else { return };
-        let pages = offset / PAGE..offset.saturating_add(length).div_ceil(PAGE);
-        state.inodes.get_mut(&file).into_iter().for_each(|inode| inode.drop_pages(pages.clone()));
+        if let Some(inode) = state.inodes.get_mut(&file) {
+            inode.drop_pages(offset / PAGE..offset.saturating_add(length).div_ceil(PAGE));
+        }
     }
 
     /// Returns the position of a write: the end of the file with `O_APPEND`.
@@ -303,9 +294,9 @@ impl Kernel {
             state.inodes.get(&file).is_some_and(|inode| end > inode.size && self.now() >= inode.valid)
         };
         if is_beyond {
-            let asked = self.asked();
+            let requested = self.version();
             let attr = vfs.getattr(file).await?;
-            self.apply_attr(file, &attr, asked).await;
+            self.apply_attr(file, &attr, requested).await;
         }
         let mut bytes = Vec::new();
         loop {
@@ -340,18 +331,15 @@ impl Kernel {
         to: u64,
     ) -> Result<()> {
         let (first, last) = (from / PAGE, to.div_ceil(PAGE));
-        let asked = self.asked();
+        let requested = self.version();
         let drops = self.state.lock().inodes.get(&file).map(|inode| inode.drops);
         let length = ((last - first) * PAGE).min(tameike_core::limits::UNIT_SIZE as u64);
         let bytes = vfs.read(handle, first * PAGE, length as u32).await?;
         self.wake().await;
         let mut state = self.state.lock();
         let end = first * PAGE + bytes.len() as u64;
-        let is_unchanged = state.inodes.get(&file).is_some_and(|inode| inode.version <= asked);
-        if (bytes.len() as u64) < length
-            && is_unchanged
-            && state.inodes.get(&file).is_some_and(|inode| end < inode.size)
-        {
+        let is_shorter = |inode: &Inode| inode.version <= requested && end < inode.size;
+        if (bytes.len() as u64) < length && state.inodes.get(&file).is_some_and(is_shorter) {
             state.change(file, |inode| inode.size = end);
         }
         let Some(inode) = state.inodes.get_mut(&file) else { return Ok(()) };

@@ -67,7 +67,7 @@ impl Write {
     fn byte(&self, position: u64) -> u8 {
         match &self.source {
             Source::Truncation | Source::Hole => 0,
-            Source::Pattern(tag) => byte(*tag, position - self.offset),
+            Source::Pattern(tag) => pattern_byte(*tag, position - self.offset),
             Source::Agreed(bytes) => bytes[(position - self.offset) as usize],
         }
     }
@@ -89,7 +89,7 @@ impl Write {
 }
 
 /// Returns byte `index` of the pattern of a tag.
-pub fn byte(tag: u64, index: u64) -> u8 {
+pub fn pattern_byte(tag: u64, index: u64) -> u8 {
     let mixed = (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (index >> 3)).wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
     (mixed >> (8 * (index & 7))) as u8
 }
@@ -153,7 +153,7 @@ impl FileData {
     }
 
     /// Puts the unpublished writes of a node in doubt.
-    pub fn doubt(&mut self, node: usize) {
+    pub fn mark_uncertain(&mut self, node: usize) {
         let mine = |write: &&mut Write| write.node == node && write.published.is_none();
         self.writes.iter_mut().filter(mine).for_each(|write| write.is_certain = false);
     }
@@ -212,12 +212,9 @@ impl FileData {
         let mut least = grown.max().unwrap_or(0).max(floor);
         let mut largest = least;
         for write in &self.writes {
-            if last_truncation.is_some_and(|truncation| write.is_before(truncation))
-                || (must_see(write) && after(write))
-            {
-                continue;
-            }
-            if last_truncation.is_some_and(|truncation| std::ptr::eq(*truncation, write)) {
+            let is_over =
+                |truncation: &&Write| write.is_before(truncation) || std::ptr::eq(*truncation, write);
+            if last_truncation.is_some_and(is_over) || (must_see(write) && after(write)) {
                 continue;
             }
             largest = largest.max(write.end());
@@ -228,10 +225,7 @@ impl FileData {
         (least, largest)
     }
 
-    /// Checks that a read of `wanted` bytes at `offset` may return `bytes`.
-    ///
-    /// # Errors
-    /// A message that names the first wrong byte or the wrong size.
+    /// Checks that a read of `wanted` bytes at `offset` may return `bytes`. The error names the first wrong byte or the wrong size.
     pub fn check(&self, reader: Reader, offset: u64, wanted: u64, bytes: &[u8]) -> Result<(), String> {
         if self.is_unknown {
             return Ok(());
@@ -253,11 +247,8 @@ impl FileData {
         edges.sort_unstable();
         edges.dedup();
         for piece in edges.windows(2) {
-            self.check_piece(
-                reader,
-                piece[0],
-                &bytes[(piece[0] - offset) as usize..(piece[1] - offset) as usize],
-            )?;
+            let bytes = &bytes[(piece[0] - offset) as usize..(piece[1] - offset) as usize];
+            self.check_piece(reader, piece[0], bytes)?;
         }
         Ok(())
     }

@@ -1,104 +1,86 @@
 //! The expected outcome of a call on the tree of one view.
 
-use super::names::{Names, ObjectId};
+use super::names::Names;
 use super::path::split;
 use crate::op::{Flags, Op};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};
 
+type Expected = Result<(), Vec<Errno>>;
+
+fn require(is_met: bool, errnos: &[Errno]) -> Expected {
+    if is_met { Ok(()) } else { Err(errnos.to_vec()) }
+}
+
 impl Names {
     /// Returns the errors with which a call on names may end; none if it must succeed.
     pub fn expect(&self, op: &Op) -> Vec<Errno> {
-        self.judge(op).err().unwrap_or_default()
+        self.expect_call(op).err().unwrap_or_default()
     }
 
-    fn kind(&self, id: ObjectId) -> FileKind {
-        self.object(id).kind
+    fn kind_at(&self, path: &str) -> Result<FileKind, Vec<Errno>> {
+        self.find(path).map(|id| self.object(id).kind).map_err(|errno| vec![errno])
     }
 
-    fn above(&self, path: &str) -> Result<(), Vec<Errno>> {
-        let dir = self.find(split(path).0).map_err(|errno| vec![errno])?;
-        if self.kind(dir) == FileKind::Directory { Ok(()) } else { Err(vec![Errno::ENOTDIR]) }
+    fn require_parent(&self, path: &str) -> Expected {
+        require(self.kind_at(split(path).0)? == FileKind::Directory, &[Errno::ENOTDIR])
     }
 
-    fn judge(&self, op: &Op) -> Result<(), Vec<Errno>> {
-        let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
-        let is_dir = |id| self.kind(id) == FileKind::Directory;
-        let none = |path: &str| match self.find(path) {
-            Ok(_) => Err(vec![Errno::EEXIST]),
-            Err(_) => Ok(()),
-        };
+    fn require_missing(&self, path: &str) -> Expected {
+        require(self.find(path).is_err(), &[Errno::EEXIST])
+    }
+
+    fn require_empty(&self, path: &str) -> Expected {
+        let is_empty = self.find(path).is_ok_and(|id| self.object(id).children.is_empty());
+        require(is_empty, &[Errno::ENOTEMPTY, Errno::EEXIST])
+    }
+
+    fn expect_call(&self, op: &Op) -> Expected {
         match op {
-            Op::Open { path, flags, .. } => self.judge_open(path, *flags),
-            Op::Truncate { path, .. } => match self.kind(find(path)?) {
+            Op::Open { path, flags, .. } => self.expect_open(path, *flags),
+            Op::Truncate { path, .. } => match self.kind_at(path)? {
                 FileKind::File => Ok(()),
                 FileKind::Directory => Err(vec![Errno::EISDIR]),
                 _ => Err(vec![Errno::EINVAL, Errno::ELOOP]),
             },
-            Op::Stat { path } | Op::Chmod { path, .. } => match self.kind(find(path)?) {
-                FileKind::Symlink if matches!(op, Op::Chmod { .. }) => Err(vec![Errno::EOPNOTSUPP]),
-                _ => Ok(()),
-            },
-            Op::SetXattr { path, .. } | Op::GetXattr { path } => match self.kind(find(path)?) {
-                FileKind::Symlink => Err(vec![Errno::EPERM, Errno::ENODATA]),
-                _ => Ok(()),
-            },
-            Op::List { path } | Op::SyncDir { path } => {
-                if is_dir(find(path)?) {
-                    Ok(())
-                } else {
-                    Err(vec![Errno::ENOTDIR])
-                }
+            Op::Stat { path } => self.kind_at(path).map(drop),
+            Op::Chmod { path, .. } => require(self.kind_at(path)? != FileKind::Symlink, &[Errno::EOPNOTSUPP]),
+            Op::SetXattr { path, .. } | Op::GetXattr { path } => {
+                require(self.kind_at(path)? != FileKind::Symlink, &[Errno::EPERM, Errno::ENODATA])
             }
-            Op::Readlink { path } => match self.kind(find(path)?) {
-                FileKind::Symlink => Ok(()),
-                _ => Err(vec![Errno::EINVAL]),
-            },
+            Op::List { path } | Op::SyncDir { path } => {
+                require(self.kind_at(path)? == FileKind::Directory, &[Errno::ENOTDIR])
+            }
+            Op::Readlink { path } => require(self.kind_at(path)? == FileKind::Symlink, &[Errno::EINVAL]),
             Op::Mkdir { path } | Op::Symlink { path, .. } => {
-                self.above(path)?;
-                none(path)
+                self.require_parent(path)?;
+                self.require_missing(path)
             }
             Op::Rmdir { path } => {
-                let id = find(path)?;
-                match is_dir(id) {
-                    false => Err(vec![Errno::ENOTDIR]),
-                    true if !self.object(id).children.is_empty() => {
-                        Err(vec![Errno::ENOTEMPTY, Errno::EEXIST])
-                    }
-                    true => Ok(()),
-                }
+                require(self.kind_at(path)? == FileKind::Directory, &[Errno::ENOTDIR])?;
+                self.require_empty(path)
             }
             Op::Unlink { path } => {
-                if is_dir(find(path)?) {
-                    Err(vec![Errno::EISDIR, Errno::EPERM])
-                } else {
-                    Ok(())
-                }
+                require(self.kind_at(path)? != FileKind::Directory, &[Errno::EISDIR, Errno::EPERM])
             }
             Op::Link { from, to } => {
-                let id = find(from)?;
-                self.above(to)?;
-                none(to)?;
-                if is_dir(id) { Err(vec![Errno::EPERM]) } else { Ok(()) }
+                let kind = self.kind_at(from)?;
+                self.require_parent(to)?;
+                self.require_missing(to)?;
+                require(kind != FileKind::Directory, &[Errno::EPERM])
             }
-            Op::Rename { from, to, mode } => self.judge_rename(from, to, *mode),
-            Op::Read { .. }
-            | Op::Write { .. }
-            | Op::Space { .. }
-            | Op::Lock { .. }
-            | Op::Unlock { .. }
-            | Op::Fsync { .. }
-            | Op::Close { .. } => Ok(()),
+            Op::Rename { from, to, mode } => self.expect_rename(from, to, *mode),
+            // The other calls use a descriptor.
+            _ => Ok(()),
         }
     }
 
-    fn judge_open(&self, path: &str, flags: Flags) -> Result<(), Vec<Errno>> {
-        self.above(path)?;
-        match self.find(path) {
+    fn expect_open(&self, path: &str, flags: Flags) -> Expected {
+        self.require_parent(path)?;
+        match self.kind_at(path) {
             Err(_) if flags.create => Ok(()),
-            Err(errno) => Err(vec![errno]),
             Ok(_) if flags.create && flags.exclusive => Err(vec![Errno::EEXIST]),
-            Ok(id) => match self.kind(id) {
+            kind => match kind? {
                 FileKind::File => Ok(()),
                 FileKind::Directory => Err(vec![Errno::EISDIR]),
                 _ => Err(vec![Errno::ELOOP]),
@@ -106,37 +88,31 @@ impl Names {
         }
     }
 
-    fn judge_rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), Vec<Errno>> {
-        let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
+    fn expect_rename(&self, from: &str, to: &str, mode: RenameMode) -> Expected {
         // The kernel resolves both directories first, in this order.
-        self.above(from)?;
-        self.above(to)?;
-        let id = find(from)?;
-        let target = self.find(to).ok();
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(vec![Errno::EEXIST]),
-            (RenameMode::Exchange, None) => return Err(vec![Errno::ENOENT]),
-            _ => {}
+        self.require_parent(from)?;
+        self.require_parent(to)?;
+        let kind = self.kind_at(from)?;
+        match mode {
+            RenameMode::NoReplace => self.require_missing(to)?,
+            RenameMode::Exchange => require(self.find(to).is_ok(), &[Errno::ENOENT])?,
+            RenameMode::Replace => {}
         }
-        if to.starts_with(&format!("{from}/")) {
-            return Err(vec![Errno::EINVAL]);
-        }
+        require(!to.starts_with(&format!("{from}/")), &[Errno::EINVAL])?;
         if from.starts_with(&format!("{to}/")) {
             return Err(match mode {
                 RenameMode::Replace => vec![Errno::ENOTEMPTY, Errno::EEXIST],
                 RenameMode::NoReplace | RenameMode::Exchange => vec![Errno::EINVAL],
             });
         }
-        let is_dir = |id| self.kind(id) == FileKind::Directory;
-        match (mode, target) {
-            (RenameMode::Replace, Some(target)) if target != id => match (is_dir(id), is_dir(target)) {
-                (true, false) => Err(vec![Errno::ENOTDIR]),
-                (false, true) => Err(vec![Errno::EISDIR]),
-                (true, true) if !self.object(target).children.is_empty() => {
-                    Err(vec![Errno::ENOTEMPTY, Errno::EEXIST])
-                }
-                _ => Ok(()),
-            },
+        let Ok(target) = self.find(to) else { return Ok(()) };
+        if mode != RenameMode::Replace || self.find(from) == Ok(target) {
+            return Ok(());
+        }
+        match (kind, self.object(target).kind) {
+            (FileKind::Directory, FileKind::Directory) => self.require_empty(to),
+            (FileKind::Directory, _) => Err(vec![Errno::ENOTDIR]),
+            (_, FileKind::Directory) => Err(vec![Errno::EISDIR]),
             _ => Ok(()),
         }
     }

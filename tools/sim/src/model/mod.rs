@@ -1,9 +1,9 @@
 //! The reference model of a view: its tree and the bytes of its files, as `SEMANTICS.md` specifies them.
 
-pub mod data;
+mod data;
 mod expect;
-pub mod names;
+mod names;
 pub mod path;
 
-pub use data::{FileData, Moment, Reader, Source, Write};
-pub use names::{Names, Object, ObjectId};
+pub use data::{FileData, Moment, Reader, Source, Write, pattern_byte};
+pub use names::{Names, ObjectId};

@@ -1,6 +1,6 @@
 //! The expected tree of one view: a change is visible on every node from the moment its call returns.
 
-use super::data::{FileData, Moment};
+use super::data::FileData;
 use super::path::{join, parts, split};
 use crate::op::{DIRS, Op};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};
 
 /// Identifies a file of the model.
-pub type ObjectId = u64;
+pub type ObjectId = usize;
 
 /// A file, directory or link.
 #[derive(Clone, Debug)]
@@ -29,8 +29,6 @@ pub struct Object {
     pub data: FileData,
     /// Its inode number, once a call has returned it.
     pub inode: Option<u64>,
-    /// When it was created.
-    pub created: Moment,
     /// An fsync of it returned.
     pub is_synced: bool,
     /// A call with unknown effect may have removed its last name: another file may have its inode number.
@@ -40,10 +38,10 @@ pub struct Object {
 /// The tree of one view.
 #[derive(Clone, Debug)]
 pub struct Names {
-    objects: BTreeMap<ObjectId, Object>,
-    next: ObjectId,
+    /// By their IDs; none is ever removed.
+    objects: Vec<Object>,
     /// Names with unknown state.
-    doubtful: BTreeSet<String>,
+    unknown: BTreeSet<String>,
     /// Names whose inodes are lost permanently; no call on them can succeed.
     lost: BTreeSet<String>,
     /// Names that changed since the last sync of everything.
@@ -53,33 +51,22 @@ pub struct Names {
 const ROOT: ObjectId = 0;
 
 impl Default for Names {
+    /// The initial tree, with the directories in [`DIRS`].
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Names {
-    /// Creates the initial tree, with the directories in [`DIRS`].
-    pub fn new() -> Self {
-        let mut names = Self {
-            objects: BTreeMap::new(),
-            next: 0,
-            doubtful: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            changed: BTreeSet::new(),
-        };
-        names.add(FileKind::Directory, 0);
+        let (unknown, lost, changed) = Default::default();
+        let mut names = Self { objects: Vec::new(), unknown, lost, changed };
+        names.add(FileKind::Directory);
         for dir in DIRS {
-            names.insert(dir, FileKind::Directory, 0);
+            names.insert(dir, FileKind::Directory);
         }
         names.changed.clear();
         names
     }
+}
 
-    fn add(&mut self, kind: FileKind, created: Moment) -> ObjectId {
-        let id = self.next;
-        self.next += 1;
-        let object = Object {
+impl Names {
+    fn add(&mut self, kind: FileKind) -> ObjectId {
+        self.objects.push(Object {
             kind,
             children: BTreeMap::new(),
             nlink: 1,
@@ -88,22 +75,17 @@ impl Names {
             target: None,
             data: FileData::default(),
             inode: None,
-            created,
             is_synced: false,
             may_be_gone: false,
-        };
-        self.objects.insert(id, object);
-        id
+        });
+        self.objects.len() - 1
     }
 
-    /// Looks up a path.
-    ///
-    /// # Errors
-    /// `ENOENT` or `ENOTDIR`.
+    /// Looks up a path. Fails with `ENOENT` or `ENOTDIR`.
     pub fn find(&self, path: &str) -> Result<ObjectId, Errno> {
         let mut at = ROOT;
         for name in parts(path) {
-            let object = &self.objects[&at];
+            let object = &self.objects[at];
             if object.kind != FileKind::Directory {
                 return Err(Errno::ENOTDIR);
             }
@@ -114,12 +96,12 @@ impl Names {
 
     /// Returns a file.
     pub fn object(&self, id: ObjectId) -> &Object {
-        &self.objects[&id]
+        &self.objects[id]
     }
 
     /// Returns a file for a change.
     pub fn object_mut(&mut self, id: ObjectId) -> &mut Object {
-        self.objects.get_mut(&id).expect("objects are never removed")
+        &mut self.objects[id]
     }
 
     /// Returns all files by path, without the root.
@@ -127,7 +109,7 @@ impl Names {
         let mut found = BTreeMap::new();
         let mut left = vec![(String::new(), ROOT)];
         while let Some((path, id)) = left.pop() {
-            for (name, &child) in &self.objects[&id].children {
+            for (name, &child) in &self.objects[id].children {
                 let path = join(&path, name);
                 found.insert(path.clone(), child);
                 left.push((path, child));
@@ -138,12 +120,12 @@ impl Names {
 
     /// Iterates over all files, including those without a name.
     pub fn objects_mut(&mut self) -> impl Iterator<Item = &mut Object> {
-        self.objects.values_mut()
+        self.objects.iter_mut()
     }
 
     /// Creates a file at a path.
-    pub fn insert(&mut self, path: &str, kind: FileKind, created: Moment) -> ObjectId {
-        let id = self.add(kind, created);
+    pub fn insert(&mut self, path: &str, kind: FileKind) -> ObjectId {
+        let id = self.add(kind);
         self.set(path, Some(id));
         id
     }
@@ -162,22 +144,22 @@ impl Names {
     }
 
     /// Returns true if the state of a path or of a directory above it is unknown or, with `below`, that of a name below it.
-    pub fn is_doubtful(&self, path: &str, below: bool) -> bool {
+    pub fn is_unknown(&self, path: &str, below: bool) -> bool {
         let above = path.match_indices('/').map(|(at, _)| &path[..at]).chain([path]);
         let inside = |known: &String| below && known.starts_with(&format!("{path}/"));
-        above.into_iter().any(|part| self.doubtful.contains(part)) || self.doubtful.iter().any(inside)
+        above.into_iter().any(|part| self.unknown.contains(part)) || self.unknown.iter().any(inside)
     }
 
     /// Marks the state of a name as unknown.
-    pub fn doubt(&mut self, path: &str) {
-        self.doubtful.insert(path.to_owned());
+    pub fn mark_unknown(&mut self, path: &str) {
+        self.unknown.insert(path.to_owned());
         self.changed.insert(path.to_owned());
     }
 
     /// Marks the inode of a name as lost.
     pub fn lose(&mut self, path: &str) {
         self.lost.insert(path.to_owned());
-        self.doubtful.insert(path.to_owned());
+        self.unknown.insert(path.to_owned());
     }
 
     /// Returns the other names of a file with a link count of 1, which a disk that lost writes can leave: they lose their inode when the
@@ -197,27 +179,27 @@ impl Names {
     }
 
     /// Returns the names with unknown state.
-    pub fn doubtful(&self) -> &BTreeSet<String> {
-        &self.doubtful
+    pub fn unknown(&self) -> &BTreeSet<String> {
+        &self.unknown
     }
 
     /// Marks all states as known, except lost inodes.
     pub fn resolve(&mut self) {
-        self.doubtful.clone_from(&self.lost);
+        self.unknown.clone_from(&self.lost);
         self.changed.clear();
         self.objects_mut().for_each(|object| object.may_be_gone = false);
     }
 
     /// Applies a successful call. Returns the file that it opened or created.
-    pub fn apply(&mut self, op: &Op, moment: Moment) -> Option<ObjectId> {
+    pub fn apply(&mut self, op: &Op) -> Option<ObjectId> {
         match op {
             Op::Open { path, .. } => match self.find(path) {
                 Ok(id) => Some(id),
-                Err(_) => Some(self.insert(path, FileKind::File, moment)),
+                Err(_) => Some(self.insert(path, FileKind::File)),
             },
-            Op::Mkdir { path } => Some(self.insert(path, FileKind::Directory, moment)),
+            Op::Mkdir { path } => Some(self.insert(path, FileKind::Directory)),
             Op::Symlink { path, target } => {
-                let id = self.insert(path, FileKind::Symlink, moment);
+                let id = self.insert(path, FileKind::Symlink);
                 self.object_mut(id).target = Some(target.clone());
                 Some(id)
             }

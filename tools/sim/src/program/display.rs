@@ -5,6 +5,7 @@ use crate::op::{Flags, Op};
 use std::fmt::{Display, Formatter, Result};
 use tameike_core::wire::lock::LockRange;
 use tameike_core::wire::meta::RenameMode;
+use tameike_fabric::simulated::NetworkFaults;
 
 impl Display for Flags {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -84,10 +85,10 @@ impl Display for Injection {
             }
             Self::Partition { from, to, both: true } => write!(f, "nodes {from} and {to} are partitioned"),
             Self::Heal => write!(f, "all partitions end"),
-            Self::Weather(weather) => write!(
+            Self::Network(NetworkFaults { delay_max, lost, duplicated, broken }) => write!(
                 f,
-                "messages take up to {:?}; of a million, the network loses {}, duplicates {}, and breaks the connection at {}",
-                weather.delay_max, weather.lost, weather.doubled, weather.broken
+                "messages take up to {delay_max:?}; of a million, the network loses {lost}, duplicates {duplicated}, \
+                 and breaks the connection at {broken}"
             ),
             Self::Tree(faults) => {
                 write!(f, "calls to the shared file system fail (per 1000 calls): {faults:?}")
@@ -153,14 +154,9 @@ impl Display for Program {
         for (number, step) in self.steps.iter().enumerate() {
             writeln!(f, "{number:4} {step}")?;
         }
-        write!(
-            f,
-            "{}",
-            if self.crashes {
-                "then all agents fail, and the job is recovered"
-            } else {
-                "then the job is drained"
-            }
-        )
+        f.write_str(match self.crashes {
+            true => "then all agents fail, and the job is recovered",
+            false => "then the job is drained",
+        })
     }
 }

@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::tree::TreeFaults;
 use crate::world::{DiskFaults, WorldConfig};
 use tameike_core::View;
-use tameike_fabric::simulated::Weather;
+use tameike_fabric::simulated::NetworkFaults;
 
 /// A fault to inject, or an action of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub enum Injection {
     },
     /// All partitions end.
     Heal,
-    /// Delays, losses and duplicates of messages change.
-    Weather(Weather),
+    /// Messages are delayed, lost or duplicated.
+    Network(NetworkFaults),
     /// Calls to the shared file system fail.
     Tree(TreeFaults),
     /// Calls to the disks of a node fail.
@@ -75,6 +75,18 @@ pub enum Step {
     Drain,
     /// Ends all faults, restarts failed agents, and compares everything with the model.
     Check,
+}
+
+impl Step {
+    /// A step with a single call.
+    pub fn call(node: usize, view: View, op: Op) -> Self {
+        Self::Together(vec![Action::Call { node, view, op }])
+    }
+
+    /// A step with a single fault.
+    pub fn inject(injection: Injection) -> Self {
+        Self::Together(vec![Action::Injection(0, injection)])
+    }
 }
 
 /// A cluster and the steps to run on it.

@@ -3,7 +3,7 @@
 use super::{Call, Checked, End, Run};
 use crate::kernel::Output;
 use crate::model::ObjectId;
-use crate::model::data::byte;
+use crate::model::pattern_byte;
 use crate::op::Op;
 use std::collections::BTreeMap;
 use tameike_core::View;
@@ -25,7 +25,7 @@ impl Racer {
     fn may_be_at(&self, at: u64) -> bool {
         let Some(seen) = &self.seen else { return true };
         let Some(found) = seen.get(at as usize..(at + self.length) as usize) else { return false };
-        found.iter().zip(0..).all(|(&found, index)| found == byte(self.tag, index))
+        found.iter().zip(0..).all(|(&found, index)| found == pattern_byte(self.tag, index))
     }
 }
 
@@ -56,7 +56,7 @@ impl Run {
     pub(super) async fn locate_appends(&mut self, calls: &mut [Call]) -> Checked {
         let mut races = BTreeMap::<(usize, ObjectId), Vec<usize>>::new();
         for (number, call) in calls.iter().enumerate() {
-            if let (Op::Write { .. }, Some(open), true) = (&call.op, &call.open, call.lands.is_some())
+            if let (Op::Write { .. }, Some(open), true) = (&call.op, &call.open, call.append_offset.is_some())
                 && open.flags.append
             {
                 races.entry((call.view.index(), open.object)).or_default().push(number);
@@ -67,7 +67,7 @@ impl Run {
             if numbers.len() > 1 {
                 self.locate_race(view, object, &numbers, calls).await?;
             } else if self.may_have_lost(view)
-                && let (node, Some(end)) = (first.node, first.lands)
+                && let (node, Some(end)) = (first.node, first.append_offset)
                 && self.model(view).object(object).data.ends_with_unpublished(node, end)
             {
                 // If an earlier unpublished write was lost, the append landed before its end.
@@ -84,14 +84,14 @@ impl Run {
         numbers: &[usize],
         calls: &mut [Call],
     ) -> Checked {
-        let end = calls[numbers[0]].lands.unwrap_or_default();
+        let end = calls[numbers[0]].append_offset.unwrap_or_default();
         let length = |call: &Call| if let Op::Write { length, .. } = call.op { length } else { 0 };
         let total = numbers.iter().map(|&number| length(&calls[number])).sum();
         let mut racers = Vec::new();
         for &number in numbers {
             let call = &calls[number];
             let Op::Write { slot, length, tag, .. } = call.op else { continue };
-            let is_acknowledged = matches!(call.end, End::Returned(_));
+            let is_acknowledged = call.has_returned();
             let read = Op::Read { slot, offset: end, length: total };
             let seen = if is_acknowledged { self.read_back(call, read).await? } else { None };
             racers.push(Racer { call: number, tag, length: u64::from(length), is_acknowledged, seen });
@@ -109,7 +109,7 @@ impl Run {
         match &orders[..] {
             [order] if racers.iter().all(|racer| racer.is_acknowledged) => {
                 for &(racer, at) in order {
-                    calls[racers[racer].call].lands = Some(end + at);
+                    calls[racers[racer].call].append_offset = Some(end + at);
                 }
             }
             // The order is ambiguous.
@@ -124,7 +124,7 @@ impl Run {
             return Ok(None);
         }
         let read = self.one(call.node, call.view, read, call.open.clone()).await?;
-        self.judge_failure(&read, &[])?;
+        self.verify_failure(&read, &[])?;
         Ok(match read.end {
             End::Returned(Output::Bytes(bytes)) => Some(bytes),
             End::Returned(_) | End::Failed(_) | End::NodeFailed => None,

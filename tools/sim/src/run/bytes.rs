@@ -38,16 +38,11 @@ impl Run {
     ) -> Checked<Vec<u8>> {
         let mut agreed: Option<Vec<u8>> = None;
         for node in 0..self.world.count() {
-            let flags = Flags::default();
-            let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
-            let (call, Output::Opened(handle, _)) = self.must(node, view, open, None).await? else {
-                continue;
-            };
-            let open = Open::new(handle, id, call.begun, flags);
+            let open = self.must_open(node, view, path, id, Flags::READ).await?;
+            let reader = Reader { node, opened: open.opened, now: open.opened };
             let read = self.read_whole(node, view, &open).await?;
             self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
             let Some(bytes) = read else { continue };
-            let reader = Reader { node, opened: call.begun, now: call.begun };
             let flips = self.flips(node, view, id);
             let bytes = flips.reverted(&self.model(view).object(id).data, reader, 0, &bytes);
             let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());

@@ -1,7 +1,7 @@
 //! The check step: ends all faults, restarts failed agents, and compares the tree and bytes of every node with the model.
 
-use super::judge::paths;
-use super::{Call, Checked, End, Open, Run};
+use super::verify::paths;
+use super::{Call, Checked, End, Open, Run, VIEWS};
 use crate::kernel::Output;
 use crate::model::{Names, ObjectId};
 use crate::op::{Flags, Op};
@@ -32,13 +32,6 @@ impl Call {
 }
 
 impl Run {
-    fn views(&self) -> Vec<View> {
-        [View::JobShared, View::Cache]
-            .into_iter()
-            .filter(|view| self.models.contains_key(&view.index()))
-            .collect()
-    }
-
     pub(super) async fn check(&mut self) -> Checked {
         self.end_faults();
         loop {
@@ -54,14 +47,14 @@ impl Run {
             }
         }
         let _pause = self.world.countdown.pause();
-        self.end_excuses();
+        self.clear_explained();
         self.settle_locks();
         self.was_full = false;
-        self.judge_excused()?;
+        self.verify_explained()?;
         if std::mem::take(&mut self.journal_truncated) {
             self.remove_reused_numbers().await?;
         }
-        for view in self.views() {
+        for view in VIEWS {
             self.compare_view(view).await?;
         }
         self.sync_all().await?;
@@ -76,18 +69,18 @@ impl Run {
         self.drop_failed_nodes(&[]);
         self.slots.clear();
         self.locks.clear();
-        for view in self.views() {
+        for view in VIEWS {
             let model = self.model(view);
             // Names and closed bytes of the shared file system survive the agents.
             let is_shared = view == View::JobShared;
             model.objects_mut().for_each(|object| object.data.lose(!is_shared && !lost));
             // If the size of a file was lost with its writer or its home, a removal does not find its units.
-            let was_told = model.objects_mut().all(|object| object.data.is_settled());
+            let is_published = model.objects_mut().all(|object| object.data.is_settled());
             if is_shared {
                 let changed = model.changed.clone();
-                self.has_orphans |= !changed.is_empty() || !was_told;
+                self.has_orphans |= !changed.is_empty() || !is_published;
                 let model = self.model(view);
-                changed.iter().for_each(|path| model.doubt(path));
+                changed.iter().for_each(|path| model.mark_unknown(path));
                 for object in model.objects_mut() {
                     (object.mode, object.xattr) = (None, None);
                 }
@@ -116,7 +109,7 @@ impl Run {
         reusing.retain(|path, id| {
             let object = model.object(*id);
             let is_reused = object.inode.is_some_and(|inode| holders[&inode] > 1);
-            object.kind == FileKind::File && is_reused && !model.is_doubtful(path, false)
+            object.kind == FileKind::File && is_reused && !model.is_unknown(path, false)
         });
         for path in reusing.into_keys() {
             self.remove(View::Cache, path).await?;
@@ -127,17 +120,17 @@ impl Run {
     async fn remove(&mut self, view: View, path: String) -> Checked {
         let op = Op::Unlink { path };
         self.must(0, view, op.clone(), None).await?;
-        let moment = self.moment();
-        self.model(view).apply(&op, moment);
+        // Counts as an event of the run.
+        self.moment();
+        self.model(view).apply(&op);
         Ok(())
     }
 
     async fn sync_open_files(&mut self) -> Checked {
-        let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
-        for ((node, view, slot), open) in open {
+        for ((node, view, slot), open) in self.slots.clone() {
             if open.flags.write {
                 let call = self.one(node, View::ALL[view], Op::Fsync { slot }, Some(open)).await?;
-                self.judge(vec![call])?;
+                self.verify(vec![call])?;
             }
         }
         Ok(())
@@ -149,14 +142,27 @@ impl Run {
         view: View,
         op: Op,
         open: Option<Open>,
-    ) -> Checked<(Call, Output)> {
+    ) -> Checked<Output> {
         let call = self.one(node, view, op, open).await?;
-        match &call.end {
-            End::Returned(output) => {
-                let output = output.clone();
-                Ok((call, output))
-            }
+        match call.end {
+            End::Returned(output) => Ok(output),
             End::Failed(_) | End::NodeFailed => Err(call.unexplained_failure()),
+        }
+    }
+
+    /// Opens a file in the slot of checks, which must succeed.
+    pub(super) async fn must_open(
+        &mut self,
+        node: usize,
+        view: View,
+        path: &str,
+        id: ObjectId,
+        flags: Flags,
+    ) -> Checked<Open> {
+        let call = self.one(node, view, Op::open(CHECK_SLOT, path, flags), None).await?;
+        match call.end {
+            End::Returned(Output::Opened(handle, _)) => Ok(Open::new(handle, id, call.begun, flags)),
+            _ => Err(call.unexplained_failure()),
         }
     }
 
@@ -164,14 +170,11 @@ impl Run {
         let mut seen = Seen::new();
         let mut left = vec![String::new()];
         while let Some(dir) = left.pop() {
-            let (_, Output::Names(names)) =
-                self.must(node, view, Op::List { path: dir.clone() }, None).await?
-            else {
-                continue;
-            };
+            let list = Op::List { path: dir.clone() };
+            let Output::Names(names) = self.must(node, view, list, None).await? else { continue };
             for name in names.into_keys() {
                 let path = crate::model::path::join(&dir, &name);
-                let call = self.one(node, view, Op::Stat { path: path.clone() }, None).await?;
+                let call = self.one(node, view, Op::stat(&path), None).await?;
                 match &call.end {
                     End::Returned(Output::Attr(attr)) => {
                         if attr.kind == FileKind::Directory {
@@ -213,9 +216,8 @@ impl Run {
         let mut contents = BTreeMap::new();
         for (path, id) in files {
             if self.model(view).object(id).kind == FileKind::File && !contents.contains_key(&id) {
-                let bytes =
-                    self.compare_bytes(view, &path, id, first.get(&path).map_or(0, |attr| attr.size)).await?;
-                contents.insert(id, bytes);
+                let size = first.get(&path).map_or(0, |attr| attr.size);
+                contents.insert(id, self.compare_bytes(view, &path, id, size).await?);
             }
         }
         self.give_up_damaged(view);
@@ -229,8 +231,7 @@ impl Run {
 
     /// Removes files with a write that failed or was lost with an agent: nodes may see different content, which SEMANTICS allows.
     async fn remove_unsettled(&mut self, view: View) -> Checked {
-        let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
-        for ((node, in_view, slot), open) in open {
+        for ((node, in_view, slot), open) in self.slots.clone() {
             if in_view == view.index() && !self.model(view).object(open.object).data.is_settled() {
                 self.slots.remove(&(node, in_view, slot));
                 // A close may report the same error again.
@@ -262,15 +263,12 @@ impl Run {
         let model = self.model(view);
         let all = model.all();
         for (path, id) in &all {
-            if model.is_doubtful(path, false) {
+            if model.is_unknown(path, false) {
                 continue;
             }
             let object = model.object(*id);
             let Some(attr) = seen.get(path) else {
-                return Err(format!(
-                    "{name}: {path} is missing; the view has {:?}",
-                    seen.keys().collect::<Vec<_>>()
-                ));
+                return Err(format!("{name}: {path} is missing; the view has {:?}", seen.keys()));
             };
             if attr.kind != object.kind || object.inode.is_some_and(|inode| inode != attr.inode.0) {
                 return Err(format!("{name}: {path} is {attr:?}, and should be {:?}", object.inode));
@@ -280,7 +278,7 @@ impl Run {
             }
         }
         for path in seen.keys() {
-            if !all.contains_key(path) && !model.is_doubtful(path, false) {
+            if !all.contains_key(path) && !model.is_unknown(path, false) {
                 return Err(format!("{name}: {path} exists, and should not; the model has {}", paths(model)));
             }
         }
@@ -289,12 +287,13 @@ impl Run {
 
     /// Adopts the observed state of everything that was in doubt.
     fn adopt(&mut self, view: View, seen: &Seen) {
-        let moment = self.moment();
+        // Counts as an event of the run.
+        self.moment();
         let model = self.model(view);
         let all = model.all();
         let known: BTreeMap<u64, ObjectId> =
             all.values().filter_map(|&id| Some((model.object(id).inode?, id))).collect();
-        for path in model.doubtful().clone() {
+        for path in model.unknown().clone() {
             // Parents first: deepest first would leave names below a name that is removed.
             if !seen.contains_key(&path) {
                 model.set(&path, None);
@@ -317,7 +316,7 @@ impl Run {
                     model.find(path).unwrap_or_default()
                 }
                 _ => {
-                    let id = model.insert(path, attr.kind, moment);
+                    let id = model.insert(path, attr.kind);
                     let object = model.object_mut(id);
                     object.data.forget();
                     object.xattr = None;
@@ -339,21 +338,17 @@ impl Run {
 
     /// Fsyncs all files and directories, so that their known state survives any fault.
     pub(super) async fn sync_all(&mut self) -> Checked {
-        for view in self.views() {
+        for view in VIEWS {
             let all = self.model(view).all();
             let mut dirs = vec![String::new()];
             for (path, id) in all {
                 match self.model(view).object(id).kind {
                     FileKind::Directory => dirs.push(path),
                     FileKind::File => {
-                        let flags = Flags { write: true, ..Flags::default() };
-                        let open = Op::Open { slot: CHECK_SLOT, path, flags };
-                        let (call, Output::Opened(handle, _)) = self.must(0, view, open, None).await? else {
-                            continue;
-                        };
-                        let open = Open::new(handle, id, call.begun, flags);
-                        self.must(0, view, Op::Fsync { slot: CHECK_SLOT }, Some(open.clone())).await?;
-                        self.must(0, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
+                        let open = self.must_open(0, view, &path, id, Flags::WRITE).await?;
+                        for op in [Op::Fsync { slot: CHECK_SLOT }, Op::Close { slot: CHECK_SLOT }] {
+                            self.must(0, view, op, Some(open.clone())).await?;
+                        }
                     }
                     _ => {}
                 }

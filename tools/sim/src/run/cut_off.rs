@@ -18,16 +18,11 @@ impl Run {
 
     /// Records a write to a file, or a lock call, which commits earlier writes (S45).
     pub(super) fn note_commit(&mut self, call: &Call) {
-        let is_committed = match call.op {
-            Op::Write { .. } => false,
-            Op::Lock { .. } | Op::Unlock { .. } => true,
-            _ => return,
-        };
-        let Some(object) = call.open.as_ref().map(|open| open.object) else { return };
-        for ((node, view, _), open) in &mut self.slots {
-            if (*node, *view, open.object) == (call.node, call.view.index(), object) {
-                open.is_committed = is_committed;
-            }
+        let is_committed = call.op.locks();
+        if let Some(open) = &call.open
+            && (is_committed || matches!(call.op, Op::Write { .. }))
+        {
+            self.descriptors(call, open.object).for_each(|open| open.is_committed = is_committed);
         }
     }
 
@@ -37,10 +32,8 @@ impl Run {
         let open: Vec<_> = open.map(|(_, open)| open.object).collect();
         self.cut_off.extend(open);
         for call in calls.iter().filter(|call| call.view == View::Cache && failed.contains(&call.node)) {
-            if let (
-                Op::Open { path, flags: Flags { write: true, .. }, .. },
-                End::Returned(_) | End::NodeFailed,
-            ) = (&call.op, &call.end)
+            if let Op::Open { path, flags: Flags { write: true, .. }, .. } = &call.op
+                && !matches!(call.end, End::Failed(_))
             {
                 let object = self.model(View::Cache).find(path);
                 self.cut_off.extend(object);
@@ -54,12 +47,11 @@ impl Run {
         let _pause = self.world.countdown.pause();
         let node = self.moment() as usize % self.world.count();
         let name = (node, View::Cache.index(), SLOT);
-        let flags = Flags { write: true, create: true, ..Flags::default() };
-        let open = Op::Open { slot: SLOT, path: "left-open".to_owned(), flags };
+        let open = Op::open(SLOT, "left-open", Flags::CREATE);
         for op in [open, Op::Write { slot: SLOT, offset: 0, length: 100_000, tag: 1 }] {
             let open = self.slots.get(&name).cloned();
             let call = self.one(node, View::Cache, op, open).await?;
-            self.judge(vec![call])?;
+            self.verify(vec![call])?;
             if !self.slots.contains_key(&name) {
                 break;
             }
@@ -87,7 +79,7 @@ impl Run {
         let model = self.model(View::Cache);
         for entry in receipt.files.iter().filter(|entry| matches!(entry.outcome, FileOutcome::CutOff(_))) {
             let is_known = model.find(&entry.path).is_ok_and(|object| cut_off.contains(&object));
-            if !is_known && !model.is_doubtful(&entry.path, false) {
+            if !is_known && !model.is_unknown(&entry.path, false) {
                 return Err(format!(
                     "no process was writing the file when a node failed, but the receipt has {entry:?}"
                 ));
@@ -99,7 +91,7 @@ impl Run {
             let is_named =
                 |path: &String| receipt.files.iter().any(|entry| entry.path == *path && !entry.is_complete());
             if paths().next().is_some()
-                && !paths().any(|path| model.is_doubtful(path, false) || is_named(path))
+                && !paths().any(|path| model.is_unknown(path, false) || is_named(path))
             {
                 let paths: Vec<_> = paths().collect();
                 return Err(format!(

@@ -1,7 +1,7 @@
 //! The end of a job: the last drain with its receipt, recovery after all agents failed, and a check for leaked space.
 
 use super::check::file_at;
-use super::{Checked, Run};
+use super::{Checked, Run, VIEWS};
 use crate::model::Reader;
 use crate::op::Op;
 use crate::tree::Content;
@@ -29,16 +29,19 @@ impl Run {
         if self.has_losses { Ok(()) } else { self.remove_all().await }
     }
 
+    async fn drain_agents(&self, verify: bool) -> Checked<Receipt> {
+        let drained = self.world.runtime().timeout(DRAIN_LIMIT, self.world.drain(verify)).await;
+        drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))
+    }
+
     /// Drains while programs and faults are active: files that the receipt calls complete must be.
     pub(super) async fn drain(&mut self) -> Checked {
         let begun = self.moment();
-        let world = self.world.clone();
-        let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(false)).await;
-        let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
+        let receipt = self.drain_agents(false).await?;
         let files = self.world.tree.files(true);
         let model = self.model(View::Cache);
         for entry in receipt.files.iter().filter(|entry| entry.is_complete() && entry.note.is_empty()) {
-            let (Ok(id), false) = (model.find(&entry.path), model.is_doubtful(&entry.path, false)) else {
+            let (Ok(id), false) = (model.find(&entry.path), model.is_unknown(&entry.path, false)) else {
                 continue;
             };
             let wrong = |why: String| format!("the receipt says {entry:?}, but {why}");
@@ -61,8 +64,8 @@ impl Run {
         self.power_lost |= power;
         self.end_faults();
         self.restart(AgentMode::Recover).await?;
-        self.end_excuses();
-        self.judge_excused()?;
+        self.clear_explained();
+        self.verify_explained()?;
         self.world.runtime().sleep(BEHIND).await;
         let receipt = self.drain_whole(AgentMode::Recover).await?;
         self.compare_cut_off(&receipt, &being_written)?;
@@ -76,9 +79,7 @@ impl Run {
             if self.must_restart {
                 self.restart(mode).await?;
             }
-            let world = self.world.clone();
-            let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(true)).await;
-            let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
+            let receipt = self.drain_agents(true).await?;
             // The caller checks the files that are cut off.
             if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
@@ -111,7 +112,7 @@ impl Run {
         for (path, content) in &files {
             let path = String::from_utf8_lossy(path).into_owned();
             let is_missing = |entry: &FileReceipt| entry.path == path && !entry.is_complete();
-            if model.is_doubtful(&path, false) || receipt.files.iter().any(is_missing) {
+            if model.is_unknown(&path, false) || receipt.files.iter().any(is_missing) {
                 continue;
             }
             let Some(id) = file_at(model, &path) else {
@@ -141,7 +142,7 @@ impl Run {
         }
         let has = |path: &str| files.iter().any(|(found, _)| found == path.as_bytes());
         for (path, id) in model.all() {
-            if model.object(id).kind == FileKind::File && !model.is_doubtful(&path, false) && !has(&path) {
+            if model.object(id).kind == FileKind::File && !model.is_unknown(&path, false) && !has(&path) {
                 return Err(format!("the shared file system lacks {path}"));
             }
         }
@@ -149,12 +150,11 @@ impl Run {
     }
 
     async fn remove_all(&mut self) -> Checked {
-        let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
-        for ((node, view, slot), open) in open {
+        for ((node, view, slot), open) in self.slots.clone() {
             let call = self.one(node, View::ALL[view], Op::Close { slot }, Some(open)).await?;
-            self.judge(vec![call])?;
+            self.verify(vec![call])?;
         }
-        for view in [View::JobShared, View::Cache] {
+        for view in VIEWS {
             if self.model(view).has_lost() {
                 continue;
             }
@@ -165,7 +165,7 @@ impl Run {
                     _ => Op::Unlink { path },
                 };
                 let call = self.one(0, view, op, None).await?;
-                self.judge(vec![call])?;
+                self.verify(vec![call])?;
             }
         }
         self.world.runtime().sleep(BEHIND).await;
@@ -173,7 +173,7 @@ impl Run {
         if !receipt.is_complete() {
             return Err(format!("a drain after the removal of all files is not complete: {receipt:?}"));
         }
-        for view in [View::JobShared, View::Cache] {
+        for view in VIEWS {
             let used = self.leaked(view);
             if used > 0 {
                 return Err(format!(

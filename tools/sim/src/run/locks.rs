@@ -78,27 +78,17 @@ impl Call {
     pub(super) fn wanted(&self) -> Option<Lock> {
         let (Op::Lock { slot, range, kind, .. }, Some(open)) = (&self.op, &self.open) else { return None };
         let holder = self.holder(open, owner_of(*slot, open.handle, *range));
-        Some(Lock {
-            holder,
-            range: range.unwrap_or(LockRange::ALL),
-            kind: *kind,
-            is_certain: true,
-            is_node_failed: false,
-        })
+        let range = range.unwrap_or(LockRange::ALL);
+        Some(Lock { holder, range, kind: *kind, is_certain: true, is_node_failed: false })
     }
 
-    fn has_returned(&self) -> bool {
-        matches!(self.end, End::Returned(_))
+    fn failed_with(&self, errnos: &[Errno]) -> bool {
+        matches!(&self.end, End::Failed(fault) if errnos.contains(&fault.errno))
     }
 
     /// Returns true if the home refused the request.
     pub(super) fn is_refused(&self) -> bool {
-        matches!(&self.end, End::Failed(fault) if [Errno::EAGAIN, Errno::EINTR, Errno::EDEADLK].contains(&fault.errno))
-    }
-
-    /// Returns true if the call waited until the signal.
-    fn is_interrupted(&self) -> bool {
-        matches!(&self.end, End::Failed(fault) if fault.errno == Errno::EINTR)
+        self.failed_with(&[Errno::EAGAIN, Errno::EINTR, Errno::EDEADLK])
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -106,7 +96,7 @@ impl Call {
     }
 
     /// Returns the locks that the call releases.
-    fn releases(&self, is_fair: bool) -> Vec<Release> {
+    fn releases(&self, is_reachable: bool) -> Vec<Release> {
         let Some(open) = &self.open else { return Vec::new() };
         match &self.op {
             Op::Unlock { slot, range } => {
@@ -118,7 +108,7 @@ impl Call {
                 .map(|owner| Release {
                     holder: self.holder(open, owner),
                     range: LockRange::ALL,
-                    is_sure: is_fair && self.has_returned(),
+                    is_sure: is_reachable && self.has_returned(),
                 })
                 .into(),
             Op::Lock { .. } if !self.is_refused() => self
@@ -149,7 +139,7 @@ struct LockStep<'a> {
     /// Locks granted in the step to live nodes, with the begin of their calls.
     granted: Vec<(Moment, Lock)>,
     /// The views in which all nodes were reachable.
-    fair: BTreeSet<usize>,
+    reachable: BTreeSet<usize>,
 }
 
 impl LockStep<'_> {
@@ -167,7 +157,7 @@ impl LockStep<'_> {
     }
 
     /// Checks that a granted lock conflicts with none whose owner has not begun to release it.
-    fn judge_grant(&self, call: &Call, wanted: &Lock) -> Checked {
+    fn verify_grant(&self, call: &Call, wanted: &Lock) -> Checked {
         let is_held = |lock: &&Lock| lock.is_certain && lock.excludes(wanted) && !self.is_touched(lock);
         let closes = || self.calls.iter().filter(|call| matches!(call.op, Op::Close { .. }));
         let is_closed = |lock: &Lock| {
@@ -192,10 +182,11 @@ impl LockStep<'_> {
     fn must_wait(&self) -> Waits {
         let is_kept = |lock: &&Lock| lock.is_certain && !self.is_touched(lock);
         let kept: Vec<_> = self.before.iter().filter(is_kept).copied().collect();
-        waits(self.calls.iter().filter(|call| call.is_interrupted()), &kept)
+        // A call that got EINTR waited until the signal.
+        waits(self.calls.iter().filter(|call| call.failed_with(&[Errno::EINTR])), &kept)
     }
 
-    fn judge_refusal(&self, call: &Call, wanted: &Lock, errno: Errno) -> Checked {
+    fn verify_refusal(&self, call: &Call, wanted: &Lock, errno: Errno) -> Checked {
         let mut rivals = self.others(call).filter_map(Call::wanted);
         let has_rival = rivals.any(|lock| lock.excludes(wanted));
         let mut conflicting = self.before.iter().filter(|lock| lock.excludes(wanted));
@@ -207,7 +198,8 @@ impl LockStep<'_> {
                 "it waits forever, and no lock conflicts"
             }
             Errno::EINTR
-                if self.fair.contains(&wanted.holder.view) && self.must_wait().lead_back(wanted.owner()) =>
+                if self.reachable.contains(&wanted.holder.view)
+                    && self.must_wait().lead_back(wanted.owner()) =>
             {
                 "it is in a deadlock, and no call got EDEADLK"
             }
@@ -218,12 +210,12 @@ impl LockStep<'_> {
     }
 
     /// Returns true if everything published in this step was published under locks that had to be released for this one.
-    fn hands_over(&self, call: &Call, wanted: &Lock) -> bool {
+    fn is_handover(&self, call: &Call, wanted: &Lock) -> bool {
         let is_of_file = |other: &&Call| {
             let object = |call: &Call| call.open.as_ref().map(|open| open.object);
             other.view == call.view && object(other) == object(call)
         };
-        let gives_over = |other: &Call| {
+        let releases_conflicting = |other: &Call| {
             let given = other.releases(true);
             let is_given = |lock: &&Lock| lock.is_certain && given.iter().any(|release| release.ends(lock));
             matches!(other.op, Op::Unlock { .. })
@@ -233,14 +225,14 @@ impl LockStep<'_> {
         let publishes =
             |other: &&Call| !matches!(other.op, Op::Read { .. } | Op::Write { .. }) && !other.is_refused();
         let mut others = self.others(call).filter(is_of_file).filter(publishes).peekable();
-        others.peek().is_some() && others.all(gives_over)
+        others.peek().is_some() && others.all(releases_conflicting)
     }
 }
 
 impl Run {
     /// Returns true if no call can fail because a node is unreachable.
-    fn is_fair(&self, view: View) -> bool {
-        self.excuses.get(&view.index()).is_none_or(BTreeSet::is_empty)
+    fn is_reachable(&self, view: View) -> bool {
+        self.explained_errors.get(&view.index()).is_none_or(BTreeSet::is_empty)
     }
 
     /// Returns true if the home and the owner's node of a lock are up.
@@ -251,27 +243,28 @@ impl Run {
     }
 
     /// Checks the calls of a step that acquire or release locks.
-    pub(super) fn judge_locks(&mut self, calls: &[Call]) -> Checked {
+    pub(super) fn verify_locks(&mut self, calls: &[Call]) -> Checked {
         let mut before = std::mem::take(&mut self.locks);
         for lock in &mut before {
             lock.is_certain &= self.is_kept(lock);
             lock.is_node_failed = !self.has_partitions && !self.world.is_up(lock.holder.node);
         }
-        let releases = calls.iter().flat_map(|call| call.releases(self.is_fair(call.view))).collect();
-        let fair = View::ALL.into_iter().filter(|&view| self.is_fair(view)).map(View::index).collect();
+        let releases = calls.iter().flat_map(|call| call.releases(self.is_reachable(call.view))).collect();
+        let reachable =
+            View::ALL.into_iter().filter(|&view| self.is_reachable(view)).map(View::index).collect();
         let returned = calls.iter().filter(|call| call.has_returned());
         let mut granted: Vec<_> = returned.filter_map(|call| Some((call.begun, call.wanted()?))).collect();
         granted.retain(|(_, lock)| self.is_kept(lock));
-        let step = LockStep { calls, before, releases, granted, fair };
+        let step = LockStep { calls, before, releases, granted, reachable };
         for call in calls {
             let Some(mut wanted) = call.wanted() else { continue };
             match &call.end {
-                End::Returned(_) if self.is_kept(&wanted) => step.judge_grant(call, &wanted)?,
-                End::Failed(fault) => step.judge_refusal(call, &wanted, fault.errno)?,
+                End::Returned(_) if self.is_kept(&wanted) => step.verify_grant(call, &wanted)?,
+                End::Failed(fault) => step.verify_refusal(call, &wanted, fault.errno)?,
                 End::Returned(_) | End::NodeFailed => {}
             }
             if call.has_returned() {
-                self.refresh(call, step.hands_over(call, &wanted));
+                self.refresh(call, step.is_handover(call, &wanted));
             }
             wanted.is_certain = call.has_returned() && self.is_kept(&wanted);
             if !call.is_refused() {
@@ -279,12 +272,12 @@ impl Run {
             }
         }
         let taken = std::mem::replace(&mut self.locks, step.before);
-        step.releases.iter().for_each(|release| self.give_back(release));
+        step.releases.iter().for_each(|release| self.release(release));
         self.locks.extend(taken);
         Ok(())
     }
 
-    fn give_back(&mut self, release: &Release) {
+    fn release(&mut self, release: &Release) {
         let mut left = Vec::new();
         for lock in self.locks.drain(..) {
             if !release.touches(&lock) {
@@ -300,28 +293,23 @@ impl Run {
                 left.push(Lock { range: both, is_certain: false, ..lock });
             }
             if lock.range.start < range.start {
-                left.push(Lock {
-                    range: LockRange { start: lock.range.start, last: range.start - 1 },
-                    ..lock
-                });
+                let before = LockRange { start: lock.range.start, last: range.start - 1 };
+                left.push(Lock { range: before, ..lock });
             }
             if lock.range.last > range.last {
-                left.push(Lock { range: LockRange { start: range.last + 1, last: lock.range.last }, ..lock });
+                let after = LockRange { start: range.last + 1, last: lock.range.last };
+                left.push(Lock { range: after, ..lock });
             }
         }
         self.locks = left;
     }
 
-    /// The owner of a new lock sees what was published before through all descriptors of its node; with `handed_over` also what was
+    /// The owner of a new lock sees what was published before through all descriptors of its node; with `is_handover` also what was
     /// published in this step.
-    fn refresh(&mut self, call: &Call, handed_over: bool) {
-        let Some(object) = call.open.as_ref().map(|open| open.object) else { return };
-        let seen = if handed_over { self.moment() } else { call.begun };
-        for ((node, view, _), open) in &mut self.slots {
-            if (*node, *view, open.object) == (call.node, call.view.index(), object) {
-                open.opened = open.opened.max(seen);
-            }
-        }
+    fn refresh(&mut self, call: &Call, is_handover: bool) {
+        let Some(open) = &call.open else { return };
+        let seen = if is_handover { self.moment() } else { call.begun };
+        self.descriptors(call, open.object).for_each(|open| open.opened = open.opened.max(seen));
     }
 
     /// Drops the locks with unknown state: after the end of all faults, their homes have released them.
@@ -330,6 +318,6 @@ impl Run {
     }
 
     pub(super) fn end_locks(&mut self, call: &Call) {
-        call.releases(true).iter().for_each(|release| self.give_back(release));
+        call.releases(true).iter().for_each(|release| self.release(release));
     }
 }

@@ -5,16 +5,16 @@ mod bytes;
 mod check;
 mod cut_off;
 mod deadlock;
-mod doubt;
 mod finish;
-mod judge;
 mod locks;
 mod opened;
 mod orphans;
 mod rot;
 mod space;
 mod step;
+mod unknown;
 mod unnamed;
+mod verify;
 
 use crate::countdown::Countdown;
 use crate::kernel::Output;
@@ -31,6 +31,8 @@ use tameike_agent::control::AgentMode;
 use tameike_client::vfs::HandleNumber;
 use tameike_core::{Errno, Fault, View};
 
+/// The views that programs use.
+const VIEWS: [View; 2] = [View::JobShared, View::Cache];
 /// After this time a call counts as hung.
 const CALL_TIME_MAX: Duration = Duration::from_secs(300);
 
@@ -86,7 +88,7 @@ struct Call {
     /// The open file of its slot before the call.
     open: Option<Open>,
     /// The position of an append.
-    lands: Option<u64>,
+    append_offset: Option<u64>,
     begun: Moment,
     ended: Moment,
     end: End,
@@ -112,9 +114,9 @@ struct Run {
     /// Programs that wait for a lock got a signal.
     signalled: Arc<AtomicBool>,
     /// Errors that the faults since the last check explain, by view.
-    excuses: BTreeMap<usize, BTreeSet<i32>>,
+    explained_errors: BTreeMap<usize, BTreeSet<i32>>,
     /// Failed calls since then that a fault explains.
-    excused: usize,
+    explained_failures: usize,
     /// An agent has failed or must be restarted since the last check.
     must_restart: bool,
     power_lost: bool,
@@ -159,14 +161,21 @@ impl Run {
         self.models.entry(view.index()).or_default()
     }
 
-    fn is_excused(&self, view: View, errno: Errno) -> bool {
-        self.excuses.get(&view.index()).is_some_and(|known| known.contains(&errno.0))
+    /// Iterates over the descriptors of a file that are open on the node of a call.
+    fn descriptors(&mut self, call: &Call, object: ObjectId) -> impl Iterator<Item = &mut Open> {
+        let file = (call.node, call.view.index(), object);
+        let all = self.slots.iter_mut();
+        all.filter(move |((node, view, _), open)| (*node, *view, open.object) == file).map(|(_, open)| open)
+    }
+
+    fn is_explained(&self, view: View, errno: Errno) -> bool {
+        self.explained_errors.get(&view.index()).is_some_and(|known| known.contains(&errno.0))
     }
 
     async fn start(&mut self) -> Checked {
         self.start_agents(AgentMode::Serve, false).await?;
         let _pause = self.world.countdown.pause();
-        for view in [View::JobShared, View::Cache] {
+        for view in VIEWS {
             for dir in crate::op::DIRS {
                 let end = self.one(0, view, Op::Mkdir { path: dir.to_owned() }, None).await?.end;
                 if let End::Failed(fault) = end {
@@ -223,25 +232,16 @@ impl Run {
 }
 
 /// Runs a program.
-///
-/// # Errors
-/// The violation that the run found.
 pub fn run(program: &Program) -> Result<(), Failure> {
     run_counted(program, &Countdown::default())
 }
 
 /// Runs a program under a countdown, which counts or fails its calls to disks, network and shared file system.
-///
-/// # Errors
-/// The violation that the run found.
 pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failure> {
     run_tallied(program, countdown, &Tally::default())
 }
 
 /// As [`run_counted`], and counts the outcomes of peer reads.
-///
-/// # Errors
-/// The violation that the run found.
 pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> Result<(), Failure> {
     let at = AtomicU64::new(0);
     let work = || {
@@ -257,8 +257,8 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             has_partitions: false,
             was_unreachable: false,
             signalled: Arc::default(),
-            excuses: BTreeMap::new(),
-            excused: 0,
+            explained_errors: BTreeMap::new(),
+            explained_failures: 0,
             must_restart: false,
             power_lost: false,
             journal_truncated: false,

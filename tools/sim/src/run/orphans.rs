@@ -8,7 +8,7 @@ use tameike_core::{FileKind, View};
 impl Run {
     /// Returns true if the inode of a name may be lost with its agent.
     pub(super) fn may_be_orphan(&mut self, view: View, path: &str) -> bool {
-        view == View::JobShared && self.has_orphans && self.model(view).is_doubtful(path, false)
+        view == View::JobShared && self.has_orphans && self.model(view).is_unknown(path, false)
     }
 
     /// Checks that the link count of each file equals the number of its names.

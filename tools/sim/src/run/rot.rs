@@ -13,8 +13,8 @@ use tameike_core::{FileKind, View};
 
 impl Run {
     /// Checks the stores that all nodes would leave if they failed now, and collects the inodes that lost bytes by bit rot. With
-    /// `is_judged`, any other finding is a violation: a record without its data, a block of two units, an entry without inode.
-    pub(super) fn check_stores(&mut self, is_judged: bool) -> Checked {
+    /// `is_strict`, any other finding is a violation: a record without its data, a block of two units, an entry without inode.
+    pub(super) fn check_stores(&mut self, is_strict: bool) -> Checked {
         self.lost = BTreeSet::new();
         let stores =
             self.world.check_stores().map_err(|fault| format!("the stores cannot be read: {fault}"))?;
@@ -23,7 +23,7 @@ impl Run {
                 let has_rotted = finding.part == Part::Extents && self.rotten.contains(&node);
                 if has_rotted && finding.severity > Severity::Note {
                     self.lost.extend(finding.lost.iter().filter_map(|loss| loss.inode).map(|inode| inode.0));
-                } else if finding.severity > Severity::Note && is_judged && !self.has_losses {
+                } else if finding.severity > Severity::Note && is_strict && !self.has_losses {
                     return Err(format!("the store of node {node} is not whole: {:?}", report.findings));
                 }
             }

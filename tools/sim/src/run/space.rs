@@ -7,7 +7,7 @@ use crate::world::AMPLE_CAPACITY;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
-use tameike_core::{Errno, FileKind, View};
+use tameike_core::{FileKind, View};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Longer than the homes take to free blocks.
@@ -24,24 +24,23 @@ impl Run {
             Op::Write { length, .. } => u64::from(length).next_multiple_of(BLOCK) + 2 * BLOCK,
             _ => 0,
         });
-        let asked: u64 = lengths.sum();
+        let written: u64 = lengths.sum();
         let used = self.world.space(View::JobShared, |space| space.used);
         let model = self.model(View::JobShared);
-        let on_the_way: u64 = model.objects_mut().map(|object| object.data.unpublished(BLOCK)).sum();
-        self.was_full |= self.is_small() && used.max(self.used) + on_the_way + asked > self.world.capacity();
+        let in_flight: u64 = model.objects_mut().map(|object| object.data.unpublished(BLOCK)).sum();
+        self.was_full |= self.is_small() && used.max(self.used) + in_flight + written > self.world.capacity();
         self.used = used;
     }
 
     /// S19: in a full view, writes fail with ENOSPC at the write or at the close. No node is full while all nodes together hold less
     /// than the capacity of one. The cache view evicts, but cannot hold a unit larger than its capacity.
-    pub(super) fn may_be_full(&self, call: &Call, errno: Errno) -> bool {
+    pub(super) fn may_be_full(&self, call: &Call) -> bool {
         let takes_space = match &call.op {
-            Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } | Op::Truncate { .. } => true,
-            Op::Lock { .. } | Op::Unlock { .. } | Op::Space { .. } => true,
-            Op::Open { flags: Flags { truncate, .. }, .. } => *truncate,
-            _ => false,
+            Op::Write { .. } | Op::Space { .. } | Op::Fsync { .. } | Op::Close { .. } => true,
+            Op::Truncate { .. } | Op::Open { flags: Flags { truncate: true, .. }, .. } => true,
+            op => op.locks(),
         };
-        errno == Errno::ENOSPC && takes_space && self.may_lack_space(call.view)
+        takes_space && self.may_lack_space(call.view)
     }
 
     pub(super) fn may_lack_space(&self, view: View) -> bool {
@@ -58,18 +57,14 @@ impl Run {
         }
         self.world.runtime().sleep(FREED).await;
         let now = self.moment();
-        let open: Vec<_> =
-            self.slots.iter().filter(|((_, view, _), _)| *view == View::JobShared.index()).collect();
-        let mut held: BTreeSet<_> = open.into_iter().map(|(_, open)| open.object).collect();
+        let open = self.slots.iter().filter(|((_, view, _), _)| *view == View::JobShared.index());
+        let mut held: BTreeSet<_> = open.map(|(_, open)| open.object).collect();
         let model = self.model(View::JobShared);
         held.extend(model.all().into_values().filter(|&id| model.object(id).kind == FileKind::File));
+        let reader = Reader { node: usize::MAX, opened: now, now };
         let sizes = held.into_iter().map(|id| {
-            model
-                .object(id)
-                .data
-                .size(Reader { node: usize::MAX, opened: now, now })
-                .1
-                .checked_next_multiple_of(BLOCK)
+            let (_, largest) = model.object(id).data.size(reader);
+            largest.checked_next_multiple_of(BLOCK)
         });
         let Some(most) = sizes.sum::<Option<u64>>() else { return Ok(()) };
         let used = self.world.space(View::JobShared, |space| space.used);

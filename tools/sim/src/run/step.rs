@@ -1,7 +1,7 @@
 //! Executes a step: concurrent calls and faults.
 
 use super::appends::APPENDS_MAX;
-use super::{CALL_TIME_MAX, Call, Checked, End, Open, Run, SlotName};
+use super::{CALL_TIME_MAX, Call, Checked, End, Open, Run, SlotName, VIEWS};
 use crate::countdown::{FaultKind, Medium};
 use crate::kernel;
 use crate::locking::{Caller, process_of};
@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::{Errno, NodeId, Result, View};
+use tameike_fabric::simulated::NetworkFaults;
 use tameike_io::os::runtime::{Promise, promise};
 
 /// Maximum number of program calls that may fail for one injected fault: one per view, or a write and the close that reports it.
-const EXCUSED_MAX: usize = 2;
+const EXPLAINED_MAX: usize = 2;
 
 /// How long programs wait for a lock after all other calls ended. Longer than the detection of a failed node takes.
 const SIGNAL_AFTER: Duration = Duration::from_secs(20);
@@ -32,7 +33,7 @@ pub(super) struct Pending {
 
 impl Pending {
     fn waits(&self) -> bool {
-        matches!(self.call.op, Op::Lock { wait: true, .. })
+        self.call.waits()
     }
 }
 
@@ -41,23 +42,20 @@ impl Run {
         let (views, runtime) = self.world.views(node)?;
         let begun = self.moment();
         let (moments, (resolver, done)) = (self.moments.clone(), promise());
-        let (handle, asked) = (open.as_ref().map(|open| open.handle), op.clone());
+        let (handle, request) = (open.as_ref().map(|open| open.handle), op.clone());
         log::trace!("node {node}, {}: {op}", view.as_str());
         let caller = Caller { signalled: self.signalled.clone(), ..self.world.caller(node, view)? };
         runtime.spawn(async move {
-            let output = match (view, views.cache()) {
-                (View::Cache, Some(cache)) => kernel::call(cache, &caller, &asked, handle).await,
-                _ => kernel::call(views.shared(), &caller, &asked, handle).await,
-            };
-            resolver.resolve((output, moments.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1));
+            let output = kernel::call(&views, &caller, &request, handle).await;
+            resolver.resolve((output, moments.fetch_add(1, Ordering::SeqCst) + 1));
         });
         let (resolver, node_failure) = promise();
         let watch = self.world.on_failure(node, resolver);
-        let lands = match (&op, &open) {
+        let append_offset = match (&op, &open) {
             (Op::Write { .. }, Some(open)) if open.flags.append => self.end_of(node, view, open.object),
             _ => None,
         };
-        let call = Call { node, view, op, open, lands, begun, ended: 0, end: End::NodeFailed };
+        let call = Call { node, view, op, open, append_offset, begun, ended: 0, end: End::NodeFailed };
         Some(Pending { call, done, node_failure, watch })
     }
 
@@ -70,13 +68,7 @@ impl Run {
                 call.end = output.map_or_else(End::Failed, End::Returned);
             }
             Some(Either::Right(_)) => call.ended = self.moment(),
-            None => {
-                let (node, view) = (call.node, call.view.as_str());
-                return Err(format!(
-                    "node {node}, {view}: {} does not end within {CALL_TIME_MAX:?}",
-                    call.op
-                ));
-            }
+            None => return Err(call.wrong(format!("does not end within {CALL_TIME_MAX:?}"))),
         }
         self.world.cancel_on_failure(call.node, watch);
         self.apply_countdown();
@@ -128,14 +120,14 @@ impl Run {
         self.note_space(&calls);
         self.find_rot().await?;
         self.locate_appends(&mut calls).await?;
-        self.judge_locks(&calls)?;
-        self.judge(calls)
+        self.verify_locks(&calls)?;
+        self.verify(calls)
     }
 
     /// Returns the open file of a call, or `None` if the call cannot be made or checked in this step.
     fn admit(&mut self, node: usize, view: View, op: &Op, used: &mut Used) -> Option<Option<Open>> {
         let node = node % self.world.count();
-        if !self.world.is_up(node) || op.paths().iter().any(|path| self.is_doubtful(view, path, op)) {
+        if !self.world.is_up(node) || op.paths().iter().any(|path| self.is_unknown(view, path, op)) {
             return None;
         }
         let name = |slot| -> SlotName { (node, view.index(), slot) };
@@ -175,15 +167,13 @@ impl Run {
         }
         // One lock call per process at a time: else the locks that it holds are ambiguous.
         let process = (view.index(), open.object, node, process_of(slot));
-        let is_lock = matches!(op, Op::Lock { .. } | Op::Unlock { .. });
-        let ends_locks = matches!(op, Op::Close { .. });
+        let (is_lock, is_close) = (op.locks(), matches!(op, Op::Close { .. }));
         if (is_lock && used.ended.contains(&process))
-            || ((is_lock || ends_locks) && used.locked.contains(&process))
+            || ((is_lock || is_close) && used.locked.contains(&process))
         {
             return None;
         }
         // A correct program makes no other call on a descriptor that it closes.
-        let is_close = matches!(op, Op::Close { .. });
         if used.closed.contains(&name(slot)) || (is_close && used.slots.contains(&name(slot))) {
             return None;
         }
@@ -203,52 +193,51 @@ impl Run {
         self.model(view).object(object).data.end(node, now)
     }
 
-    fn is_doubtful(&mut self, view: View, path: &str, op: &Op) -> bool {
+    fn is_unknown(&mut self, view: View, path: &str, op: &Op) -> bool {
         let below = matches!(op, Op::Rename { .. } | Op::Rmdir { .. });
-        self.model(view).is_doubtful(path, below)
+        self.model(view).is_unknown(path, below)
     }
 
-    fn excuse(&mut self, views: &[View], errnos: &[Errno]) {
+    fn explain(&mut self, views: &[View], errnos: &[Errno]) {
         for view in views {
-            self.excuses.entry(view.index()).or_default().extend(errnos.iter().map(|errno| errno.0));
+            self.explained_errors.entry(view.index()).or_default().extend(errnos.iter().map(|errno| errno.0));
         }
     }
 
     /// Ends the period in which earlier faults explain errors.
-    pub(super) fn end_excuses(&mut self) {
-        self.excuses.clear();
+    pub(super) fn clear_explained(&mut self) {
+        self.explained_errors.clear();
         self.has_rotted = false;
     }
 
     /// Injects a fault; the promise resolves after it.
     fn inject(&mut self, after: u64, injection: &Injection) -> Promise<()> {
-        let both = [View::JobShared, View::Cache];
         let mut injection = injection.clone();
         match &mut injection {
             Injection::Kill { power, .. } => {
                 *power &= !self.volatile;
                 (self.must_restart, self.was_unreachable) = (true, true);
                 self.power_lost |= *power;
-                self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
+                self.explain(&VIEWS, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
             Injection::Partition { .. } => {
                 (self.has_partitions, self.was_unreachable) = (true, true);
-                self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
+                self.explain(&VIEWS, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
             Injection::Tree(faults) => {
                 self.tree_syncs_failed |= faults.syncs > 0;
-                self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
+                self.explain(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
             }
             Injection::Disk(..) => {
                 (self.must_restart, self.disks_failed) = (true, true);
-                self.excuse(&both, &[Errno::EIO]);
+                self.explain(&VIEWS, &[Errno::EIO]);
             }
             Injection::Rot(node) => {
                 self.must_restart = true;
                 self.rotten.insert(*node % self.world.count());
                 (self.has_rotted, self.rots) = (true, true);
             }
-            Injection::Weather(_)
+            Injection::Network(_)
             | Injection::Heal
             | Injection::Flip(_)
             | Injection::Warm(_)
@@ -259,7 +248,7 @@ impl Run {
             Injection::Kill { .. } | Injection::Partition { .. } | Injection::Disk(..) | Injection::Rot(_)
         );
         if self.is_small() && keeps_from_flushing {
-            self.excuse(&[View::Cache], &[Errno::ENOSPC]);
+            self.explain(&[View::Cache], &[Errno::ENOSPC]);
         }
         let (world, wait) = (self.world.clone(), self.world.runtime().sleep(Duration::from_micros(after)));
         let (resolver, happened) = promise();
@@ -272,10 +261,10 @@ impl Run {
     }
 
     /// Checks that a single injected fault did not fail many calls of programs.
-    pub(super) fn judge_excused(&mut self) -> Checked {
-        let count = std::mem::take(&mut self.excused);
+    pub(super) fn verify_explained(&mut self) -> Checked {
+        let count = std::mem::take(&mut self.explained_failures);
         match self.world.countdown.injected() {
-            Some(site) if count > EXCUSED_MAX && !self.log_broken => {
+            Some(site) if count > EXPLAINED_MAX && !self.log_broken => {
                 Err(format!("one injected fault, {site}, failed {count} calls of programs"))
             }
             _ => Ok(()),
@@ -287,7 +276,7 @@ impl Run {
         let Some((site, fault)) = self.world.countdown.take_injected() else { return false };
         match site.medium {
             Medium::Disk(_) => {
-                self.excuse(&[View::JobShared, View::Cache], &[Errno::EIO]);
+                self.explain(&VIEWS, &[Errno::EIO]);
                 // After a failed sync the node accepts no more changes; after other faults it works.
                 let is_sync = site.call.ends_with(" sync");
                 self.must_restart |= is_sync;
@@ -295,7 +284,7 @@ impl Run {
                 self.has_losses |= fault == FaultKind::Forgotten;
                 self.log_broken |= is_sync;
             }
-            Medium::SharedFs => self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC]),
+            Medium::SharedFs => self.explain(&[View::Cache], &[Errno::EIO, Errno::ENOSPC]),
             Medium::Network(_) => {}
         }
         true
@@ -309,7 +298,7 @@ impl Run {
         self.slots.retain(|(node, ..), _| !failed.contains(node));
         for names in self.models.values_mut() {
             for object in names.objects_mut() {
-                failed.iter().for_each(|&node| object.data.doubt(node));
+                failed.iter().for_each(|&node| object.data.mark_uncertain(node));
             }
         }
     }
@@ -317,31 +306,30 @@ impl Run {
 
 fn execute(world: &Arc<World>, injection: &Injection) {
     log::trace!("injection: {injection}");
-    let id = |node: usize| NodeId((node % world.count()) as u32);
+    let at = |node: &usize| node % world.count();
+    let id = |node: &usize| NodeId(at(node) as u32);
     match injection {
-        Injection::Kill { node, power } => world.kill(node % world.count(), *power),
+        Injection::Kill { node, power } => world.kill(at(node), *power),
         Injection::Partition { from, to, both } => {
-            world.network.cut(id(*from), id(*to));
+            world.network.cut(id(from), id(to));
             if *both {
-                world.network.cut(id(*to), id(*from));
+                world.network.cut(id(to), id(from));
             }
         }
         Injection::Heal => world.network.heal(),
-        Injection::Weather(weather) => world.network.set_weather(*weather),
+        Injection::Network(faults) => world.network.set_faults(*faults),
         Injection::Tree(faults) => world.tree.set_faults(*faults),
-        Injection::Disk(node, faults) => world.set_disk_faults(node % world.count(), *faults),
-        Injection::Rot(node) => world.rot(node % world.count()),
-        Injection::Flip(node) => world.flip(node % world.count()),
-        Injection::Warm(node) => world.warm(node % world.count()),
-        Injection::Slow(node, limit) => {
-            world.set_slowness(node % world.count(), Duration::from_millis(*limit));
-        }
+        Injection::Disk(node, faults) => world.set_disk_faults(at(node), *faults),
+        Injection::Rot(node) => world.rot(at(node)),
+        Injection::Flip(node) => world.flip(at(node)),
+        Injection::Warm(node) => world.warm(at(node)),
+        Injection::Slow(node, limit) => world.set_slowness(at(node), Duration::from_millis(*limit)),
     }
 }
 
 impl Run {
     pub(super) fn end_faults(&mut self) {
-        self.world.network.set_weather(tameike_fabric::simulated::Weather::FAIR);
+        self.world.network.set_faults(NetworkFaults::NONE);
         self.world.network.heal();
         self.has_partitions = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());

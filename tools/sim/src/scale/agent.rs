@@ -4,11 +4,11 @@
 //! reads each unit from the shared file system once, with a delay. An agent sends one reply after the other, so that an agent with
 //! many requests is slow.
 
+use super::report::Load;
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_client::data::{DataEngine, FileVersion, Home};
@@ -34,21 +34,6 @@ const SHARED_TIME: Duration = Duration::from_millis(5);
 /// The byte range that a read of a unit requests: in its middle, so that the client does not detect sequential access and read ahead.
 const PIECE: Range<u32> = UNIT_SIZE as u32 / 2..UNIT_SIZE as u32 / 2 + 4096;
 
-/// Requests that an agent served, and its reads.
-#[derive(Default)]
-pub(super) struct Counts {
-    /// Opens of files whose home it is.
-    pub opens: AtomicU64,
-    /// Units sent as their home.
-    pub as_home: AtomicU64,
-    /// Units sent as a cache holder.
-    pub as_holder: AtomicU64,
-    /// Peer reads that it refused, since it did not hold the unit or was busy.
-    pub refused: AtomicU64,
-    /// Units read from the shared file system.
-    pub shared: AtomicU64,
-}
-
 pub(super) struct Parts {
     pub cluster: Arc<Cluster>,
     pub runtime: Runtime,
@@ -63,7 +48,7 @@ pub(super) struct Agent {
     parts: Parts,
     engine: Arc<DataEngine>,
     table: CacheTable,
-    pub counts: Counts,
+    pub load: Mutex<Load>,
     /// When it will have sent all pending replies.
     free_at: Mutex<Duration>,
     /// When each unit arrives from the shared file system.
@@ -79,8 +64,8 @@ impl Agent {
         let Parts { cluster, runtime, rpc, own, .. } = &parts;
         let engine = DataEngine::new(runtime.clone(), cluster.clone(), rpc.clone(), own.clone(), None);
         let table = CacheTable::new();
-        let (counts, free_at, loaded) = Default::default();
-        Arc::new(Self { parts, engine, table, counts, free_at, loaded })
+        let (load, free_at, loaded) = Default::default();
+        Arc::new(Self { parts, engine, table, load, free_at, loaded })
     }
 
     /// Queues work of this duration behind all earlier work, and waits until it is done.
@@ -101,7 +86,7 @@ impl Agent {
     }
 
     async fn open(&self, from: NodeId, inode: InodeId) -> (Reply, Carried) {
-        self.counts.opens.fetch_add(1, Ordering::Relaxed);
+        self.load.lock().opens += 1;
         let holders = self.table.opened(inode, Generation(1), from);
         self.work(OPEN_TIME).await;
         let state = CacheState { generation: Generation(1), newer: None, sparse: false, removing: false };
@@ -112,19 +97,17 @@ impl Agent {
         let there = {
             let now = self.parts.runtime.clock.monotonic();
             *self.loaded.lock().entry(unit).or_insert_with(|| {
-                self.counts.shared.fetch_add(1, Ordering::Relaxed);
+                self.load.lock().shared += 1;
                 now + SHARED_TIME
             })
         };
         self.until(there).await;
         self.work(UNIT_TIME).await;
-        self.counts.as_home.fetch_add(1, Ordering::Relaxed);
+        self.load.lock().as_home += 1;
         let mut frame = self.parts.answers.take().await;
         let Some(at) = PIECE.start.checked_sub(offset).filter(|at| at + PIECE.len() as u32 <= length) else {
-            return (
-                Reply::Fault(Fault::new(Errno::EPROTO, "the read does not cover the piece")),
-                Carried::Nothing,
-            );
+            let fault = Fault::new(Errno::EPROTO, "the read does not cover the piece");
+            return (Reply::Fault(fault), Carried::Nothing);
         };
         frame[at as usize..][..16].copy_from_slice(&content(unit));
         (Reply::Unit(UnitReply::Read), Carried::Payload(Payload::new(Arc::new(frame), 0..length)))
@@ -132,12 +115,10 @@ impl Agent {
 
     async fn read_held(&self, unit: UnitId, range: (u32, u32), generation: Generation) -> (Reply, Carried) {
         let (reply, bytes) = self.engine.serve_peer(unit, &(range.0..range.0 + range.1), generation);
-        let (count, time) = match reply {
-            ClientReply::Read => (&self.counts.as_holder, UNIT_TIME),
-            _ => (&self.counts.refused, REPLY_TIME),
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        self.work(time).await;
+        let is_sent = matches!(reply, ClientReply::Read);
+        self.load.lock().as_holder += u64::from(is_sent);
+        self.load.lock().refused += u64::from(!is_sent);
+        self.work(if is_sent { UNIT_TIME } else { REPLY_TIME }).await;
         (Reply::Client(reply), bytes.map_or(Carried::Nothing, Carried::Payload))
     }
 

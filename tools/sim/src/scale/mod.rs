@@ -13,12 +13,11 @@ pub use report::{HEADING, Load, Measured};
 use agent::{Agent, Dispatcher, Parts};
 use links::{LinkedFabric, Links};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Cluster, Fault, InodeId, JobId, NodeId, NodeInfo, Result};
 use tameike_fabric::rpc::RpcNode;
-use tameike_fabric::simulated::{SimulatedConfig, SimulatedNetwork, Weather};
+use tameike_fabric::simulated::{NetworkFaults, SimulatedConfig, SimulatedNetwork};
 use tameike_io::Slab;
 use tameike_io::os::runtime::promise;
 use tameike_io::os::simulated::Simulation;
@@ -66,7 +65,7 @@ fn cluster(agents: u32) -> Result<Arc<Cluster>> {
 impl Agents {
     fn start(scale: Scale) -> Result<Self> {
         let simulation = Simulation::new(scale.seed);
-        let network = SimulatedNetwork::new(simulation.clone(), Weather::FAIR);
+        let network = SimulatedNetwork::new(simulation.clone(), NetworkFaults::NONE);
         let cluster = cluster(scale.agents)?;
         let links = Links::new(&cluster, scale.connections);
         let slab = Slab::new(scale.agents * FRAMES + 3 * SPARE_FRAMES)
@@ -122,14 +121,7 @@ impl Agents {
     }
 
     fn loads(&self) -> Vec<Load> {
-        let load = |agent: &Arc<Agent>| {
-            let counts = &agent.counts;
-            let [opens, as_home, as_holder, refused, shared] =
-                [&counts.opens, &counts.as_home, &counts.as_holder, &counts.refused, &counts.shared]
-                    .map(|count| count.load(Ordering::Relaxed));
-            Load { opens, as_home, as_holder, refused, shared }
-        };
-        self.all.iter().map(load).collect()
+        self.all.iter().map(|agent| *agent.load.lock()).collect()
     }
 }
 
@@ -142,10 +134,7 @@ fn shuffled(simulation: &Simulation, units: u64) -> Vec<u64> {
     order
 }
 
-/// Runs the reads on a cluster, and measures it.
-///
-/// # Errors
-/// A read failed or returned wrong bytes.
+/// Runs the reads on a cluster, and measures it. Fails if a read fails or returns wrong bytes.
 pub fn measure(scale: Scale) -> Result<Measured> {
     let before = report::heap_bytes()?;
     let agents = Agents::start(scale)?;

@@ -42,7 +42,7 @@ pub(super) enum Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Reads of bytes, attributes and names; opens for reading.
-    Look,
+    Read,
     /// Changes of names and attributes.
     Change,
     /// Writes, and opens for writing.
@@ -65,7 +65,7 @@ impl Call {
             | Self::Space
             | Self::Read
             | Self::Seek
-            | Self::ForgetPages => Kind::Look,
+            | Self::ForgetPages => Kind::Read,
             Self::Create
             | Self::Make
             | Self::Unlink
@@ -87,7 +87,7 @@ impl Call {
         match self.kind() {
             _ if self == Self::Write => &[FaultKind::Torn, FaultKind::Full],
             _ if self == Self::Sync => &[FaultKind::Forgotten],
-            Kind::Look | Kind::Sync => &[FaultKind::Fails],
+            Kind::Read | Kind::Sync => &[FaultKind::Fails],
             Kind::Change | Kind::Write => &[FaultKind::Fails, FaultKind::Full],
         }
     }
@@ -148,10 +148,10 @@ impl Control {
             Some(_) => Errno::EIO,
             None => match kind {
                 Kind::Change | Kind::Write if faults.read_only => Errno::EROFS,
-                Kind::Look if self.happens(faults.reads) => Errno::EIO,
+                Kind::Read if self.happens(faults.reads) => Errno::EIO,
                 Kind::Change | Kind::Write if self.happens(faults.writes) => Errno::EIO,
                 Kind::Write if self.happens(faults.full) => Errno::ENOSPC,
-                Kind::Look | Kind::Change | Kind::Write | Kind::Sync => return Ok(()),
+                Kind::Read | Kind::Change | Kind::Write | Kind::Sync => return Ok(()),
             },
         };
         log::trace!("the shared file system fails a {call:?} with {}", errno.describe());

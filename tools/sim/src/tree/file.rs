@@ -95,18 +95,16 @@ impl SharedFile for OpenFile {
             let now = state.now;
             let inode = state.inode_mut(number)?;
             let end = offset + length;
+            let clears = matches!(how, Allocate::Punch | Allocate::Zero);
             for content in [&mut inode.content, &mut inode.durable] {
-                match how {
-                    Allocate::Extend => content.size = content.size.max(end),
-                    Allocate::Keep => {}
-                    Allocate::Punch => content.punch(offset, length),
-                    Allocate::Zero => {
-                        content.punch(offset, length);
-                        content.size = content.size.max(end);
-                    }
+                if clears {
+                    content.punch(offset, length);
+                }
+                if matches!(how, Allocate::Extend | Allocate::Zero) {
+                    content.size = content.size.max(end);
                 }
             }
-            if matches!(how, Allocate::Punch | Allocate::Zero) {
+            if clears {
                 // Later syncs of these writes must not fill the hole.
                 for write in &mut inode.unsynced_writes {
                     let start = offset.clamp(write.offset, write.offset + write.bytes.len() as u64);
@@ -148,10 +146,8 @@ impl SharedFile for OpenFile {
             if must_fail {
                 return Err(Fault::new(Errno::EIO, "injected fault"));
             }
-            let (now_durable, rest) = std::mem::take(&mut inode.unsynced_writes).into_iter().partition(own);
-            inode.unsynced_writes = rest;
+            let now_durable: Vec<_> = inode.unsynced_writes.extract_if(.., |write| own(write)).collect();
             if !inode.sync_failed {
-                let now_durable: Vec<_> = now_durable;
                 now_durable.iter().for_each(|write| inode.durable.write(&write.bytes, write.offset));
                 inode.durable.size = inode.durable.size.max(inode.content.size);
             }
@@ -167,12 +163,7 @@ impl SharedFile for OpenFile {
         self.with(Call::ForgetPages, |state, number| {
             let inode = state.inode_mut(number)?;
             if std::mem::take(&mut inode.sync_failed) {
-                let size = inode.content.size;
-                inode.content = inode.durable.clone();
-                for write in &inode.unsynced_writes {
-                    inode.content.write(&write.bytes, write.offset);
-                }
-                inode.content.size = inode.content.size.max(size);
+                inode.reload();
             }
             Ok(())
         })

@@ -54,12 +54,8 @@ impl SimulatedTree {
 
     /// Returns the tree as one node mounts it.
     pub fn mounted_by(&self, node: NodeId) -> Arc<dyn SharedFs> {
-        Arc::new(Mounted {
-            tree: self.clone(),
-            node,
-            tearing: Mutex::default(),
-            kept: OpenFileCache::default(),
-        })
+        let (tearing, kept) = Default::default();
+        Arc::new(Mounted { tree: self.clone(), node, tearing, kept })
     }
 
     /// Sets the faults for all later calls.

@@ -45,6 +45,18 @@ pub(super) struct Inode {
     pub holds: u32,
 }
 
+impl Inode {
+    /// Reads the durable content, and applies the unsynced writes. The file system's journal keeps the size.
+    pub fn reload(&mut self) {
+        let size = self.content.size;
+        self.content = self.durable.clone();
+        for write in &self.unsynced_writes {
+            self.content.write(&write.bytes, write.offset);
+        }
+        self.content.size = self.content.size.max(size);
+    }
+}
+
 /// The state of the file system.
 pub(super) struct State {
     pub inodes: BTreeMap<u64, Inode>,
@@ -114,10 +126,9 @@ impl State {
     fn parent<'a>(&self, path: &'a [u8]) -> Result<(u64, &'a [u8])> {
         let (dir, name) = tameike_io::shared::split(path).ok_or(Errno::EBUSY)?;
         let dir = self.find(dir)?;
-        if self.inode(dir)?.kind == FileKind::Directory {
-            Ok((dir, name))
-        } else {
-            Err(Errno::ENOTDIR.into())
+        match self.inode(dir)?.kind {
+            FileKind::Directory => Ok((dir, name)),
+            _ => Err(Errno::ENOTDIR.into()),
         }
     }
 
@@ -133,10 +144,9 @@ impl State {
             uid: inode.uid,
             gid: inode.gid,
             rdev: inode.rdev,
-            size: if inode.kind == FileKind::Symlink {
-                inode.target.len() as u64
-            } else {
-                inode.content.size
+            size: match inode.kind {
+                FileKind::Symlink => inode.target.len() as u64,
+                _ => inode.content.size,
             },
             blocks: inode.content.blocks(),
             atime: inode.atime,
@@ -327,15 +337,7 @@ impl State {
                 continue;
             }
             inode.unsynced_writes.retain(|write| write.node != node || survives());
-            let size = inode.content.size;
-            inode.content = inode.durable.clone();
-            for write in &inode.unsynced_writes {
-                inode.content.write(&write.bytes, write.offset);
-            }
-            // The file system's journal keeps the size.
-            if inode.content.size < size {
-                inode.content.size = size;
-            }
+            inode.reload();
         }
     }
 }

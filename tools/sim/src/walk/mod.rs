@@ -10,7 +10,7 @@ pub use workload::Workload;
 
 use crate::countdown::{Countdown, Site};
 use crate::run::{Failure, run_counted};
-use crate::runner::{Pace, run_all};
+use crate::runner::{RUN_TIME_MAX, RunOptions, run_all};
 use crate::trace::traced;
 use crate::world::Canary;
 use std::collections::BTreeSet;
@@ -25,21 +25,7 @@ pub enum Stride {
     OneOf(usize),
 }
 
-/// How to run countdowns.
-#[derive(Clone, Copy, Debug)]
-pub struct Walk {
-    /// Threads.
-    pub jobs: u32,
-    /// The bug to inject.
-    pub canary: Option<Canary>,
-    /// Continue after a failure.
-    pub keep_going: bool,
-}
-
 /// Runs a workload without faults, and returns its calls.
-///
-/// # Errors
-/// The run fails.
 pub fn count(workload: Workload) -> std::result::Result<Vec<Site>, Failure> {
     let countdown = Countdown::counting();
     run_counted(&workload.program(None), &countdown)?;
@@ -67,7 +53,7 @@ fn run_one(number: &Number, canary: Option<Canary>) -> std::result::Result<(), F
     let program = number.workload.program(canary);
     let with_site = |failure: Failure| Failure {
         message: match countdown.injected() {
-            Some(site) => format!("after {site} ({}): {}", number.fault.as_str(), failure.message),
+            Some(site) => format!("after {site} ({}): {}", number.fault, failure.message),
             None => failure.message,
         },
         ..failure
@@ -85,11 +71,11 @@ fn run_one(number: &Number, canary: Option<Canary>) -> std::result::Result<(), F
 /// A thread cannot be started, or a run does not end.
 pub fn walk(
     numbers: Vec<Number>,
-    how: Walk,
+    how: &RunOptions,
     report: impl Fn(&Number, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(Number, Failure)>> {
-    let Walk { jobs, canary, keep_going } = how;
-    run_all(numbers.into_iter(), Pace::new(jobs, keep_going), move |number| run_one(number, canary), report)
+    let canary = how.canary;
+    run_all(numbers.into_iter(), how, RUN_TIME_MAX, move |number| run_one(number, canary), report)
 }
 
 /// Repeats one countdown, with its log.

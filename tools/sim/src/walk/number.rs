@@ -2,6 +2,7 @@
 
 use super::workload::Workload;
 use crate::countdown::FaultKind;
+use clap::ValueEnum;
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
@@ -18,7 +19,7 @@ pub struct Number {
 
 impl Display for Number {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.fault.as_str())
+        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.fault)
     }
 }
 
@@ -29,11 +30,10 @@ impl FromStr for Number {
         let wrong = || "give a countdown as WORKLOAD/CALL/FAULT, as in serve/1234/torn".to_owned();
         let [workload, call, fault] = text.split('/').collect::<Vec<_>>()[..] else { return Err(wrong()) };
         let workload = Workload::ALL.into_iter().find(|known| known.as_str() == workload);
-        let fault = FaultKind::ALL.into_iter().find(|known| known.as_str() == fault);
         Ok(Self {
             workload: workload.ok_or_else(wrong)?,
             call: call.parse().ok().filter(|&call| call > 0).ok_or_else(wrong)?,
-            fault: fault.ok_or_else(wrong)?,
+            fault: FaultKind::from_str(fault, false).map_err(|_| wrong())?,
         })
     }
 }

@@ -54,50 +54,6 @@ pub enum Canary {
 }
 
 impl Canary {
-    /// All injected bugs.
-    pub const ALL: [Self; 17] = [
-        Self::LostFlush,
-        Self::StaleRead,
-        Self::StaleHolder,
-        Self::UncheckedSum,
-        Self::TornRename,
-        Self::DoubleFreedExtent,
-        Self::LostSync,
-        Self::HiddenFailure,
-        Self::HiddenRot,
-        Self::UncountedName,
-        Self::UnrequestedLock,
-        Self::KeptLock,
-        Self::NeedlessDeadlock,
-        Self::UnreportedDeadlock,
-        Self::UnreportedFailure,
-        Self::OldAttributes,
-        Self::WaitingFrame,
-    ];
-
-    /// Returns true if [`BuggyRpc`] injects it.
-    pub(super) fn is_of_calls(self) -> bool {
-        match self {
-            Self::LostFlush
-            | Self::StaleRead
-            | Self::StaleHolder
-            | Self::UncountedName
-            | Self::UnrequestedLock
-            | Self::KeptLock
-            | Self::NeedlessDeadlock
-            | Self::UnreportedDeadlock => true,
-            Self::UncheckedSum
-            | Self::TornRename
-            | Self::DoubleFreedExtent
-            | Self::LostSync
-            | Self::HiddenFailure
-            | Self::HiddenRot
-            | Self::UnreportedFailure
-            | Self::OldAttributes
-            | Self::WaitingFrame => false,
-        }
-    }
-
     /// Returns true if the check of the stores must detect it, and not the model.
     pub fn is_of_stores(self) -> bool {
         self == Self::DoubleFreedExtent
@@ -106,7 +62,7 @@ impl Canary {
 
 type ReadKey = (UnitId, u32, u32);
 
-/// Calls to other agents, with an injected bug.
+/// Calls to other agents, with an injected bug if the canary is one of calls.
 pub(super) struct BuggyRpc {
     pub inner: Arc<dyn Rpc>,
     pub canary: Canary,
@@ -118,32 +74,33 @@ impl BuggyRpc {
     /// Returns a reply that replaces the call.
     fn forged(&self, request: &Request) -> Option<Result<Reply>> {
         let happens = || self.simulation.draw(8) == 0;
-        match (self.canary, request) {
+        let reply = match (self.canary, request) {
             (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if happens() => {
-                Some(Ok(Reply::Unit(UnitReply::Done)))
+                Reply::Unit(UnitReply::Done)
             }
             (Canary::UnrequestedLock, Request::Lock(LockRequest::Lock { .. }))
             | (Canary::KeptLock, Request::Lock(LockRequest::Unlock { .. }))
                 if happens() =>
             {
-                Some(Ok(Reply::Lock(LockReply::Done)))
+                Reply::Lock(LockReply::Done)
             }
             (
                 Canary::UncountedName,
                 Request::Meta(MetaRequest::Execute(Command::Step { step: Step::AddLink { .. }, .. })),
-            ) => Some(Ok(Reply::Meta(MetaReply::Done))),
+            ) => Reply::Meta(MetaReply::Done),
             // Requests without a process are of the product's name locks.
             (Canary::NeedlessDeadlock, Request::Lock(LockRequest::Lock { lock, wait: true, .. }))
                 if lock.pid > 0 && happens() =>
             {
-                Some(Err(Errno::EDEADLK.into()))
+                return Some(Err(Errno::EDEADLK.into()));
             }
             (
                 Canary::UnreportedDeadlock,
                 Request::Lock(LockRequest::EndWait { end: WaitEnd::Deadlock, .. }),
-            ) => Some(Ok(Reply::Lock(LockReply::Done))),
-            _ => None,
-        }
+            ) => Reply::Lock(LockReply::Done),
+            _ => return None,
+        };
+        Some(Ok(reply))
     }
 }
 

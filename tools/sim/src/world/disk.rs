@@ -150,30 +150,15 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        if self.control.canary().forgets_syncs {
-            return async { Ok(()) }.boxed();
-        }
-        if let Some(fault) = self.control.fails_sync("disk") {
-            if fault == FaultKind::Forgotten {
-                self.inner.lose_power(|| false);
-            }
-            return async { Err(injected("sync")) }.boxed();
-        }
-        self.inner.sync()
+        self.control.sync("disk", || self.inner.lose_power(|| false), || self.inner.sync())
     }
 
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        if self.control.register("disk", "allocate", &[FaultKind::Fails]).is_some() {
-            return async { Err(injected("allocate")) }.boxed();
-        }
-        self.inner.allocate(range)
+        self.control.checked("disk", "allocate", || self.inner.allocate(range))
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        if self.control.register("disk", "discard", &[FaultKind::Fails]).is_some() {
-            return async { Err(injected("discard")) }.boxed();
-        }
-        self.inner.discard(range)
+        self.control.checked("disk", "discard", || self.inner.discard(range))
     }
 }
 
@@ -197,30 +182,15 @@ impl AppendFile for FaultyLog {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        if self.control.canary().forgets_syncs {
-            return async { Ok(()) }.boxed();
-        }
-        if let Some(fault) = self.control.fails_sync(self.name) {
-            if fault == FaultKind::Forgotten {
-                self.inner.lose_power(|| false);
-            }
-            return async { Err(injected("sync")) }.boxed();
-        }
-        self.inner.sync()
+        self.control.sync(self.name, || self.inner.lose_power(|| false), || self.inner.sync())
     }
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
-        if self.control.register(self.name, "read_all", &[FaultKind::Fails]).is_some() {
-            return async { Err(injected("read")) }.boxed();
-        }
-        self.inner.read_all()
+        self.control.checked(self.name, "read_all", || self.inner.read_all())
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
-        if self.control.register(self.name, "truncate", &[FaultKind::Fails]).is_some() {
-            return async { Err(injected("truncate")) }.boxed();
-        }
-        self.inner.truncate(size)
+        self.control.checked(self.name, "truncate", || self.inner.truncate(size))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Fault injection for the media of a node.
 
 use crate::countdown::{Countdown, FaultKind, Medium};
+use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::ops::Range;
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -86,6 +87,44 @@ impl Control {
         self.countdown.register(Medium::Disk(self.node), faults, || format!("{what} {call}"))
     }
 
+    /// Fails a call that a countdown hits.
+    pub(super) fn check(&self, what: &str, call: &str) -> Result<()> {
+        let hit = self.register(what, call, &[FaultKind::Fails]);
+        hit.map_or(Ok(()), |_| Err(injected(call)))
+    }
+
+    /// Runs a call, unless a countdown hits it.
+    pub(super) fn checked<T: Send + 'static>(
+        &self,
+        what: &str,
+        call: &str,
+        run: impl FnOnce() -> BoxFuture<'static, Result<T>>,
+    ) -> BoxFuture<'static, Result<T>> {
+        match self.check(what, call) {
+            Ok(()) => run(),
+            Err(fault) => async { Err(fault) }.boxed(),
+        }
+    }
+
+    /// Runs a sync, unless a fault hits it; `forget` drops what is not durable.
+    pub(super) fn sync(
+        &self,
+        what: &str,
+        forget: impl FnOnce(),
+        run: impl FnOnce() -> BoxFuture<'static, Result<()>>,
+    ) -> BoxFuture<'static, Result<()>> {
+        if self.canary.forgets_syncs {
+            return async { Ok(()) }.boxed();
+        }
+        let hit = self.register(what, "sync", &[FaultKind::Fails, FaultKind::Forgotten]);
+        match hit.or_else(|| self.happens(self.faults().syncs).then_some(FaultKind::Fails)) {
+            Some(FaultKind::Forgotten) => forget(),
+            Some(_) => {}
+            None => return run(),
+        }
+        async { Err(injected("sync")) }.boxed()
+    }
+
     pub(super) fn fails_read(&self, what: &str, call: &str) -> bool {
         let hit = self.register(what, call, &[FaultKind::Fails]);
         hit.is_some() || self.happens(self.faults().reads)
@@ -94,11 +133,6 @@ impl Control {
     pub(super) fn fails_write(&self, what: &str, call: &str) -> Option<FaultKind> {
         let hit = self.register(what, call, &[FaultKind::Fails, FaultKind::Torn]);
         hit.or_else(|| self.happens(self.faults().writes).then_some(FaultKind::Torn))
-    }
-
-    pub(super) fn fails_sync(&self, what: &str) -> Option<FaultKind> {
-        let hit = self.register(what, "sync", &[FaultKind::Fails, FaultKind::Forgotten]);
-        hit.or_else(|| self.happens(self.faults().syncs).then_some(FaultKind::Fails))
     }
 
     pub(super) fn failed(&self, call: &str) -> Result<()> {
@@ -116,11 +150,9 @@ impl Control {
     /// Returns a random recent write.
     pub(super) fn recent_write(&self) -> Option<Range<u64>> {
         let written = self.written.lock();
-        if written.is_empty() {
-            return None;
-        }
+        let last = written.len().checked_sub(1)?;
         let back = self.draw((written.len() as u64).min(RECENT));
-        Some(written[written.len() - 1 - back as usize].clone())
+        Some(written[last - back as usize].clone())
     }
 }
 

@@ -12,7 +12,6 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{InodeId, NodeId, Result, UnitId, View};
 use tameike_fabric::{Answer, Rpc};
-use tameike_io::disk::HostDevice;
 use tameike_io::{Frame, Payload};
 
 /// Attempts to find a byte with a known checksum for a bit flip.
@@ -22,30 +21,30 @@ const ATTEMPTS_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Peer reads sent.
-    pub asked: u64,
+    pub sent: u64,
     /// The holder sent the bytes.
-    pub had: u64,
+    pub hits: u64,
     /// The holder did not have them.
-    pub not_held: u64,
+    pub misses: u64,
     /// The holder was busy.
     pub busy: u64,
     /// The holder failed or was unreachable.
     pub failed: u64,
     /// The caller cancelled the request or failed.
-    pub given_up: u64,
+    pub cancelled: u64,
     /// Bits flipped in memory.
     pub flipped: u64,
     /// Flipped bits that a holder detected at a peer read.
-    pub found: u64,
+    pub detected: u64,
 }
 
 impl Display for Counts {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Self { asked, had, not_held, busy, failed, given_up, flipped, found } = self;
+        let Self { sent, hits, misses, busy, failed, cancelled, flipped, detected } = self;
         write!(
             f,
-            "{asked} peer reads: {had} sent, {not_held} not held, {busy} busy, {failed} failed, {given_up} cancelled; \
-             {flipped} bits flipped in memory, {found} of them detected at peer reads"
+            "{sent} peer reads: {hits} sent, {misses} not held, {busy} busy, {failed} failed, {cancelled} cancelled; \
+             {flipped} bits flipped in memory, {detected} of them detected at peer reads"
         )
     }
 }
@@ -85,7 +84,7 @@ impl PendingRead {
 impl Drop for PendingRead {
     fn drop(&mut self) {
         if let Some(tally) = self.0.take() {
-            tally.add(|counts| counts.given_up += 1);
+            tally.add(|counts| counts.cancelled += 1);
         }
     }
 }
@@ -93,10 +92,6 @@ impl Drop for PendingRead {
 impl Rpc for CountedRpc {
     fn local(&self) -> NodeId {
         self.inner.local()
-    }
-
-    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
-        self.inner.device_of(node)
     }
 
     fn call(
@@ -111,14 +106,14 @@ impl Rpc for CountedRpc {
         if !is_counted {
             return call;
         }
-        self.tally.add(|counts| counts.asked += 1);
-        let asked = PendingRead(Some(self.tally.clone()));
+        self.tally.add(|counts| counts.sent += 1);
+        let pending = PendingRead(Some(self.tally.clone()));
         async move {
             let answer = call.await;
-            asked.ended(|counts| match answer.as_ref().map(|answer| &answer.reply) {
-                Ok(Reply::Client(ClientReply::Read)) => counts.had += 1,
+            pending.ended(|counts| match answer.as_ref().map(|answer| &answer.reply) {
+                Ok(Reply::Client(ClientReply::Read)) => counts.hits += 1,
                 Ok(Reply::Client(ClientReply::Busy)) => counts.busy += 1,
-                Ok(_) => counts.not_held += 1,
+                Ok(_) => counts.misses += 1,
                 Err(_) => counts.failed += 1,
             });
             answer
@@ -153,11 +148,8 @@ impl World {
     /// Flips a bit in memory of a node, in bytes whose checksums are known.
     pub fn flip(&self, node: usize) {
         let flip = self.with(node, |node, _, _| {
-            let views = [View::JobShared, View::Cache];
-            let all: Vec<_> = views
-                .into_iter()
-                .flat_map(|view| node.views().at_rest(view).into_iter().map(move |found| (view, found)))
-                .collect();
+            let of_view = |view| node.views().at_rest(view).into_iter().map(move |found| (view, found));
+            let all: Vec<_> = [View::JobShared, View::Cache].into_iter().flat_map(of_view).collect();
             (0..ATTEMPTS_MAX).find_map(|_| {
                 let (view, found) = all.get(self.simulation.draw(all.len().max(1) as u64) as usize)?;
                 let index = self.simulation.draw(found.bytes.len() as u64) as u32;
@@ -184,10 +176,10 @@ impl World {
     }
 
     /// Counts the flips that a stopping node detected.
-    pub(super) fn count_found(&self, node: &tameike_agent::Node) {
-        let found = node.views().counters().into_iter().filter(|counter| counter.name == counters::DAMAGED);
-        let found: u64 = found.map(|counter| counter.value).sum();
-        self.tally.add(|counts| counts.found += found);
+    pub(super) fn count_detected(&self, node: &tameike_agent::Node) {
+        let damaged = node.views().counters().into_iter().filter(|counter| counter.name == counters::DAMAGED);
+        let detected: u64 = damaged.map(|counter| counter.value).sum();
+        self.tally.add(|counts| counts.detected += detected);
     }
 }
 

@@ -124,11 +124,11 @@ impl World {
 
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
         let inner: Arc<dyn Rpc> = match self.config.canary {
-            Some(canary) if canary.is_of_calls() => {
+            Some(canary) => {
                 let replies = Arc::default();
                 Arc::new(BuggyRpc { inner: rpc, canary, simulation: self.simulation.clone(), replies })
             }
-            _ => rpc,
+            None => rpc,
         };
         Arc::new(CountedRpc { inner, tally: self.tally.clone() })
     }

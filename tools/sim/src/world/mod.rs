@@ -41,7 +41,7 @@ use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::{Cluster, Errno, JobId, NodeId, NodeInfo, Result, View};
 use tameike_fabric::Rpc;
-use tameike_fabric::simulated::{SimulatedNetwork, Weather};
+use tameike_fabric::simulated::{NetworkFaults, SimulatedNetwork};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Runtime};
@@ -96,11 +96,11 @@ pub struct World {
 
 impl World {
     /// Creates a cluster without starting its agents.
-    pub fn new(config: WorldConfig, countdown: Countdown) -> Arc<Self> {
-        Self::counted(config, countdown, Tally::default())
+    pub fn new(config: WorldConfig) -> Arc<Self> {
+        Self::counted(config, Countdown::default(), Tally::default())
     }
 
-    /// As [`Self::new`], and counts outcomes of peer reads in `tally`.
+    /// As [`Self::new`]. `countdown` counts or fails calls, and `tally` counts outcomes of peer reads.
     pub fn counted(config: WorldConfig, countdown: Countdown, tally: Tally) -> Arc<Self> {
         let simulation = Simulation::shuffled(config.seed);
         let nodes = config.devices.iter().enumerate().map(|(id, &device)| NodeInfo {
@@ -130,7 +130,7 @@ impl World {
             tree.tear_renames();
         }
         Arc::new(Self {
-            network: SimulatedNetwork::new(simulation.clone(), Weather::FAIR),
+            network: SimulatedNetwork::new(simulation.clone(), NetworkFaults::NONE),
             tree,
             cluster: Arc::new(cluster),
             state: Mutex::new(State { sites, incarnations: 0, waits: 0 }),
@@ -157,9 +157,6 @@ impl World {
     }
 
     /// Starts all agents, as a driver does.
-    ///
-    /// # Errors
-    /// An agent cannot be started.
     pub async fn start_all(&self, mode: AgentMode, after_power_loss: bool) -> Result<()> {
         for node in 0..self.count() {
             self.start(node, after_power_loss).await?;
@@ -182,7 +179,7 @@ impl World {
         let Some(mut running) = running else { return };
         log::info!("node {node} fails{}", if power { " and loses power" } else { "" });
         running.machine.stop();
-        self.count_found(&running.node);
+        self.count_detected(&running.node);
         self.simulation.kill_node(running.incarnation);
         self.network.kill(NodeId(node as u32));
         running.attached.clear();
@@ -253,10 +250,9 @@ impl World {
 
     /// Cancels [`Self::on_failure`].
     pub(crate) fn cancel_on_failure(&self, node: usize, number: u64) {
-        let taken = self.state.lock().sites[node]
-            .running
-            .as_mut()
-            .and_then(|running| running.waiting.remove(&number));
+        let mut state = self.state.lock();
+        let taken = state.sites[node].running.as_mut().and_then(|running| running.waiting.remove(&number));
+        drop(state);
         drop(taken);
     }
 
@@ -323,29 +319,17 @@ impl World {
     }
 
     /// Checks the stores of all nodes, as if they had stopped.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
     pub fn check_stores(&self) -> Result<Vec<(usize, Report)>> {
-        let stopped = self
-            .state
-            .lock()
-            .sites
-            .iter()
-            .map(|site| site.disks.as_ref().map(Disks::stopped))
-            .collect::<Vec<_>>();
-        let stopped = stopped.into_iter().enumerate().filter_map(|(node, media)| Some((node, media?)));
-        stopped.map(|(node, media)| Ok((node, check_media(media)?))).collect()
+        let stopped = |(node, site): (usize, &Site)| Some((node, site.disks.as_ref()?.stopped()));
+        let stopped: Vec<_> = self.state.lock().sites.iter().enumerate().filter_map(stopped).collect();
+        stopped.into_iter().map(|(node, media)| Ok((node, check_media(media)?))).collect()
     }
 
     /// Returns the sum of `of` over the stores of all running nodes.
     pub(crate) fn space(&self, view: View, of: impl Fn(Space) -> u64) -> u64 {
-        let one = |node| {
-            self.with(node, |node, _, _| {
-                node.services().map_or(0, |services| of(services.extents.space(view)))
-            })
-        };
-        (0..self.count()).filter_map(one).sum()
+        let of_node =
+            |node: &Arc<Node>| node.services().map_or(0, |services| of(services.extents.space(view)));
+        (0..self.count()).filter_map(|node| self.with(node, |node, _, _| of_node(node))).sum()
     }
 }
 

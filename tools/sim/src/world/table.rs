@@ -32,25 +32,19 @@ impl Kv for FaultyTable {
     }
 
     fn size_bytes(&self) -> Result<u64> {
-        match self.control.register(TABLE, "size", &[FaultKind::Fails]) {
-            None => self.inner.size_bytes(),
-            Some(_) => Err(injected("stat")),
-        }
+        self.control.check(TABLE, "size")?;
+        self.inner.size_bytes()
     }
 }
 
 impl Snapshot for FaultySnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.control.register(TABLE, "get", &[FaultKind::Fails]) {
-            None => self.inner.get(key),
-            Some(_) => Err(injected("read")),
-        }
+        self.control.check(TABLE, "get")?;
+        self.inner.get(key)
     }
 
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        match self.control.register(TABLE, "scan", &[FaultKind::Fails]) {
-            None => self.inner.scan(start, end, limit),
-            Some(_) => Err(injected("read")),
-        }
+        self.control.check(TABLE, "scan")?;
+        self.inner.scan(start, end, limit)
     }
 }

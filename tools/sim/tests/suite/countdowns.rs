@@ -2,7 +2,8 @@
 
 use tameike_sim::countdown::FaultKind;
 use tameike_sim::run::Failure;
-use tameike_sim::walk::{Number, Stride, Walk, Workload, count, numbers, walk};
+use tameike_sim::runner::RunOptions;
+use tameike_sim::walk::{Number, Stride, Workload, count, numbers, walk};
 use tameike_sim::world::Canary;
 
 /// The test runs one of this many countdowns; `tameike-sim countdowns` runs all.
@@ -14,8 +15,8 @@ fn chosen(stride: Stride) -> Vec<Number> {
 }
 
 fn failures(numbers: Vec<Number>, canary: Option<Canary>) -> Vec<(Number, Failure)> {
-    let how = Walk { jobs: 2, canary, keep_going: true };
-    walk(numbers, how, |_, _| {}).expect("the runner works")
+    let how = RunOptions { jobs: 2, canary, keep_going: true };
+    walk(numbers, &how, |_, _| {}).expect("the runner works")
 }
 
 #[test]

@@ -1,34 +1,16 @@
 //! Calls on open descriptors that the generated programs do not make.
 
-use std::sync::Arc;
-use tameike_agent::control::AgentMode;
+use super::programs::{call, on_cluster, opened};
 use tameike_client::vfs::{FileNumber, Inodes};
+use tameike_core::View;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, View};
-use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Output};
+use tameike_sim::kernel::Output;
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
-async fn cached(world: &World, node: usize, op: Op) -> Output {
-    let (views, _) = world.views(node).expect("the node runs");
-    let caller = world.caller(node, View::Cache).expect("the node runs");
-    kernel::call(views.cache().expect("a view"), &caller, &op, None).await.expect("the call")
-}
-
-async fn open(world: &World, node: usize, path: &str) -> Attr {
-    let flags = Flags { write: true, create: true, ..Flags::default() };
-    let Output::Opened(_, attr) =
-        cached(world, node, Op::Open { slot: 0, path: path.to_owned(), flags }).await
-    else {
-        unreachable!("an open returns a handle")
-    };
-    *attr
-}
-
 async fn stat(world: &World, path: &str) -> (u16, u64) {
-    let Output::Attr(attr) = cached(world, 1, Op::Stat { path: path.to_owned() }).await else {
+    let Ok(Output::Attr(attr)) = call(world, View::Cache, 1, Op::stat(path), None).await else {
         unreachable!("a stat returns attributes")
     };
     (attr.mode, attr.size)
@@ -38,14 +20,11 @@ async fn stat(world: &World, path: &str) -> (u16, u64) {
 /// changed the file that replaced it.
 #[test]
 fn fchmod_and_ftruncate_change_the_open_file() {
-    let world = World::new(WorldConfig::plain(3, 2), Countdown::default());
-    let at = Arc::clone(&world);
-    world.simulation.clone().run(async move {
-        at.start_all(AgentMode::Serve, false).await.expect("the agents start");
-        let attr = open(&at, 0, "x").await;
-        let rename = Op::Rename { from: "x".to_owned(), to: "y".to_owned(), mode: RenameMode::Replace };
-        cached(&at, 1, rename).await;
-        open(&at, 1, "x").await;
+    on_cluster(WorldConfig::plain(3, 2), async |at| {
+        let (_, attr) = opened(&at, View::Cache, 0, "x", Flags::CREATE).await.expect("the open");
+        let rename = Op::rename("x", "y", RenameMode::Replace);
+        call(&at, View::Cache, 1, rename, None).await.expect("the rename");
+        opened(&at, View::Cache, 1, "x", Flags::CREATE).await.expect("the open");
         let (views, _) = at.views(0).expect("the node runs");
         let change = AttrChange { mode: Some(0o751), size: Some(300), ..AttrChange::default() };
         let file = FileNumber(attr.inode.0);

@@ -1,5 +1,6 @@
 //! The check of lock waits that would not end: each program passes, and fails with an injected bug.
 
+use super::programs::{passes_on, shared};
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_sim::op::{Flags, Op};
@@ -8,14 +9,13 @@ use tameike_sim::run::run;
 use tameike_sim::world::{Canary, WorldConfig};
 
 const NODES: usize = 3;
-const FLAGS: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 
 fn call(node: usize, op: Op) -> Action {
     Action::Call { node, view: View::JobShared, op }
 }
 
 fn open(node: usize, slot: u8, path: &str) -> Step {
-    Step::Together(vec![call(node, Op::Open { slot, path: path.to_owned(), flags: FLAGS })])
+    shared(node, Op::open(slot, path, Flags::CREATE))
 }
 
 fn lock(node: usize, slot: u8) -> Action {
@@ -40,11 +40,7 @@ fn is_found(canary: Canary, programs: &[Vec<Step>], words: &str) {
 }
 
 fn passes(steps: &[Step]) {
-    for seed in 0..20 {
-        let program =
-            Program { world: WorldConfig::plain(seed, NODES), steps: steps.to_vec(), crashes: false };
-        assert_eq!(run(&program), Ok(()), "seed {seed}");
-    }
+    passes_on(NODES, 0..20, steps);
 }
 
 #[test]

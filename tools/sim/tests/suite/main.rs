@@ -8,6 +8,7 @@ mod full;
 mod holders;
 mod locks;
 mod power;
+mod programs;
 mod replaced;
 mod rot;
 mod scale;

@@ -1,17 +1,18 @@
 //! Nodes repeatedly replace a file of the cache view by rename, while others open and read it. The shared file system reuses the inode
 //! number of a replaced file for the next new one.
 
+use super::programs::{self, CLOSE, bytes_of, on_cluster, opened, write};
 use parking_lot::Mutex;
+use std::result::Result as StdResult;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tameike_agent::control::AgentMode;
+use tameike_client::vfs::HandleNumber;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Errno, Result, View};
-use tameike_io::os::runtime::promise;
-use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Output};
-use tameike_sim::model::data::byte;
+use tameike_core::{Errno, Fault, Result, View};
+use tameike_io::os::runtime::{Promise, promise};
+use tameike_sim::kernel::Output;
 use tameike_sim::op::{Flags, Op};
+use tameike_sim::pattern_byte;
 use tameike_sim::world::{Canary, World, WorldConfig};
 
 const SEEDS: u64 = 150;
@@ -26,46 +27,33 @@ const READ_SIZE: u32 = 1 << 20;
 /// Tag and length of every file that had the name.
 type Versions = Arc<Mutex<Vec<(u64, u32)>>>;
 
-async fn call(
-    world: &World,
-    node: usize,
-    op: Op,
-    open: Option<tameike_client::vfs::HandleNumber>,
-) -> Result<Output> {
-    let (views, _) = world.views(node).expect("the node runs");
-    let caller = world.caller(node, View::Cache).expect("the node runs");
-    kernel::call(views.cache().expect("a view"), &caller, &op, open).await
+async fn call(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Output> {
+    programs::call(world, View::Cache, node, op, open).await
 }
 
-async fn open(
-    world: &World,
-    node: usize,
-    path: &str,
-    flags: Flags,
-) -> Result<tameike_client::vfs::HandleNumber> {
-    let op = Op::Open { slot: 0, path: path.to_owned(), flags };
-    let output = call(world, node, op, None).await?;
-    let Output::Opened(handle, _) = output else { unreachable!("an open returned {output:?}") };
-    Ok(handle)
+async fn open(world: &World, node: usize, path: &str, flags: Flags) -> Result<HandleNumber> {
+    Ok(opened(world, View::Cache, node, path, flags).await?.0)
+}
+
+/// The length of the file of a tag. Sizes grow and shrink.
+fn length_of(tag: u64, steps: u64) -> u32 {
+    12 * (1 + (tag * 2_654_435_761 % steps) as u32)
 }
 
 async fn replace(world: &World, node: usize, versions: &Versions, tag: u64) -> Result<()> {
     let path = format!("{FILE}.{node}");
-    // Sizes grow and shrink.
-    let length = 12 * (1 + (tag * 2_654_435_761 % 4000) as u32);
-    let flags = Flags { write: true, create: true, ..Flags::default() };
-    let handle = open(world, node, &path, flags).await?;
-    call(world, node, Op::Write { slot: 0, offset: 0, length, tag }, Some(handle)).await?;
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await?;
+    let length = length_of(tag, 4000);
+    let handle = open(world, node, &path, Flags::CREATE).await?;
+    call(world, node, write(0, length, tag), Some(handle)).await?;
+    call(world, node, CLOSE, Some(handle)).await?;
     versions.lock().push((tag, length));
-    let to = FILE.to_owned();
-    call(world, node, Op::Rename { from: path, to, mode: RenameMode::Replace }, None).await.map(drop)
+    call(world, node, Op::rename(&path, FILE, RenameMode::Replace), None).await.map(drop)
 }
 
 /// Opens and reads the file, and compares it with all versions.
-async fn check_read(world: &World, node: usize, versions: &Versions) -> std::result::Result<(), String> {
-    let wrong = |what: &str, fault: tameike_core::Fault| format!("node {node}: {what}: {fault}");
-    let handle = match open(world, node, FILE, Flags::default()).await {
+async fn check_read(world: &World, node: usize, versions: &Versions) -> StdResult<(), String> {
+    let wrong = |what: &str, fault: Fault| format!("node {node}: {what}: {fault}");
+    let handle = match open(world, node, FILE, Flags::READ).await {
         Ok(handle) => handle,
         // The file was replaced repeatedly during the open. With a real kernel, the agent opens it.
         Err(fault) if fault.errno == Errno::ESTALE => return Ok(()),
@@ -73,36 +61,58 @@ async fn check_read(world: &World, node: usize, versions: &Versions) -> std::res
     };
     let mut bytes = Vec::new();
     loop {
-        let op = Op::Read { slot: 0, offset: bytes.len() as u64, length: READ_SIZE };
-        match call(world, node, op, Some(handle)).await {
-            Ok(Output::Bytes(part)) if part.is_empty() => break,
-            Ok(Output::Bytes(part)) => bytes.extend(part),
-            Ok(output) => return Err(format!("a read returned {output:?}")),
-            Err(fault) => return Err(wrong("read", fault)),
+        let range = (bytes.len() as u64, READ_SIZE);
+        let part = bytes_of(world, View::Cache, node, handle, range).await;
+        let part = part.map_err(|fault| wrong("read", fault))?;
+        if part.is_empty() {
+            break;
         }
+        bytes.extend(part);
     }
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(|fault| wrong("close", fault))?;
-    let begins =
-        |tag: u64| bytes.iter().enumerate().take(12).all(|(at, &found)| found == byte(tag, at as u64));
+    call(world, node, CLOSE, Some(handle)).await.map_err(|fault| wrong("close", fault))?;
+    let is_of =
+        |tag: u64, bytes: &[u8]| bytes.iter().zip(0..).all(|(&found, at)| found == pattern_byte(tag, at));
     let versions = versions.lock();
-    let Some((tag, length)) = versions.iter().find(|(tag, _)| begins(*tag)) else {
+    let Some((tag, length)) = versions.iter().find(|(tag, _)| is_of(*tag, &bytes[..bytes.len().min(12)]))
+    else {
         return Err(format!("node {node}: {} bytes that no process has written", bytes.len()));
     };
-    let is_whole = bytes.len() == *length as usize
-        && bytes.iter().enumerate().all(|(at, &found)| found == byte(*tag, at as u64));
-    match is_whole {
+    match bytes.len() == *length as usize && is_of(*tag, &bytes) {
         true => Ok(()),
         false => Err(format!("node {node}: file {tag}: the read returned {} of {length} bytes", bytes.len())),
     }
 }
 
+/// Runs `check` on each of these nodes repeatedly until no program writes.
+fn check_while_writing<F>(
+    at: &Arc<World>,
+    nodes: impl IntoIterator<Item = usize>,
+    writing: &Arc<AtomicUsize>,
+    check: impl Fn(Arc<World>, usize) -> F + Clone + Send + 'static,
+) -> Vec<Promise<StdResult<(), String>>>
+where
+    F: Future<Output = StdResult<(), String>> + Send,
+{
+    let begin = |node| {
+        let (world, writing, check) = (at.clone(), writing.clone(), check.clone());
+        let (resolver, end) = promise();
+        at.runtime().spawn(async move {
+            let mut ended = Ok(());
+            while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
+                ended = check(world.clone(), node).await;
+            }
+            resolver.resolve(ended);
+        });
+        end
+    };
+    nodes.into_iter().map(begin).collect()
+}
+
 /// Runs a seed. Returns the number of times that the file was read, or the violation.
-fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> {
-    let world = World::new(WorldConfig { canary, ..WorldConfig::plain(seed, NODES) }, Countdown::default());
-    let (at, reads) = (world.clone(), Arc::new(AtomicUsize::new(0)));
-    let count = reads.clone();
-    let found = world.simulation.clone().run(async move {
-        at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+fn run(seed: u64, canary: Option<Canary>) -> StdResult<usize, String> {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let config = WorldConfig { canary, ..WorldConfig::plain(seed, NODES) };
+    let found = on_cluster(config, async |at| {
         let (versions, writing) = (Versions::default(), Arc::new(AtomicUsize::new(WRITERS.len())));
         replace(&at, 0, &versions, 1).await.expect("the first file");
         let mut ends = Vec::new();
@@ -121,19 +131,15 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
                 resolver.resolve(ended);
             });
         }
-        for node in READERS {
-            let (world, versions, writing) = (at.clone(), versions.clone(), writing.clone());
-            let (reads, (resolver, end)) = (count.clone(), promise());
-            ends.push(end);
-            at.runtime().spawn(async move {
-                let mut ended = Ok(());
-                while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
-                    ended = check_read(&world, node, &versions).await;
-                    reads.fetch_add(1, Ordering::Relaxed);
-                }
-                resolver.resolve(ended);
-            });
-        }
+        let count = reads.clone();
+        ends.extend(check_while_writing(&at, READERS, &writing, move |world, node| {
+            let (versions, count) = (versions.clone(), count.clone());
+            async move {
+                let read = check_read(&world, node, &versions).await;
+                count.fetch_add(1, Ordering::Relaxed);
+                read
+            }
+        }));
         let mut found = Ok(());
         for end in ends {
             found = found.and(end.await);
@@ -144,59 +150,46 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
 }
 
 /// Appends to the file on node 1, closes it, and adds the size to `length`.
-async fn grow(world: &World, length: &AtomicUsize, tag: u64) -> std::result::Result<(), String> {
-    let wrong = |fault: tameike_core::Fault| fault.to_string();
-    let handle = open(world, 1, FILE, Flags { write: true, ..Flags::default() }).await.map_err(wrong)?;
-    let (offset, added) =
-        (length.load(Ordering::Relaxed) as u64, 12 * (1 + (tag * 2_654_435_761 % 999) as u32));
-    call(world, 1, Op::Write { slot: 0, offset, length: added, tag }, Some(handle)).await.map_err(wrong)?;
-    call(world, 1, Op::Close { slot: 0 }, Some(handle)).await.map_err(wrong)?;
+async fn grow(world: &World, length: &AtomicUsize, tag: u64) -> Result<()> {
+    let handle = open(world, 1, FILE, Flags::WRITE).await?;
+    let (offset, added) = (length.load(Ordering::Relaxed) as u64, length_of(tag, 999));
+    call(world, 1, write(offset, added, tag), Some(handle)).await?;
+    call(world, 1, CLOSE, Some(handle)).await?;
     length.fetch_add(added as usize, Ordering::Relaxed);
     Ok(())
 }
 
-async fn measure(world: &World, node: usize, length: &AtomicUsize) -> std::result::Result<(), String> {
-    let wrong = |fault: tameike_core::Fault| fault.to_string();
-    let least = length.load(Ordering::Relaxed);
-    let handle = open(world, node, FILE, Flags::default()).await.map_err(wrong)?;
-    let op = Op::Read { slot: 0, offset: 0, length: READ_SIZE };
-    let Output::Bytes(bytes) = call(world, node, op, Some(handle)).await.map_err(wrong)? else {
-        return Ok(());
-    };
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(wrong)?;
-    if bytes.len() < least {
-        return Err(format!("node {node}: the read returned {} bytes of at least {least}", bytes.len()));
-    }
-    Ok(())
+async fn read_length(world: &World, node: usize) -> Result<usize> {
+    let handle = open(world, node, FILE, Flags::READ).await?;
+    let bytes = bytes_of(world, View::Cache, node, handle, (0, READ_SIZE)).await?;
+    call(world, node, CLOSE, Some(handle)).await?;
+    Ok(bytes.len())
 }
 
 /// S2: a read after an open sees all bytes that a close published before it.
 #[test]
 fn a_growing_file_is_read_to_its_published_end() {
+    let wrong = |fault: Fault| fault.to_string();
     for seed in 0..SEEDS {
-        let world = World::new(WorldConfig::plain(seed, NODES), Countdown::default());
-        let at = world.clone();
-        let found = world.simulation.clone().run(async move {
-            at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+        let found = on_cluster(WorldConfig::plain(seed, NODES), async |at| {
             replace(&at, 0, &Versions::default(), 1).await.expect("the first file");
-            let length = Arc::new(AtomicUsize::new(12 * (1 + (2_654_435_761_u64 % 4000) as usize)));
+            let length = Arc::new(AtomicUsize::new(length_of(1, 4000) as usize));
             let writing = Arc::new(AtomicUsize::new(1));
-            let mut ends = Vec::new();
-            for node in READERS.into_iter().chain(READERS) {
-                let (world, length, writing) = (at.clone(), length.clone(), writing.clone());
-                let (resolver, end) = promise();
-                ends.push(end);
-                at.runtime().spawn(async move {
-                    let mut ended = Ok(());
-                    while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
-                        ended = measure(&world, node, &length).await;
+            let known = length.clone();
+            let ends = check_while_writing(&at, [READERS, READERS].concat(), &writing, move |world, node| {
+                let least = known.load(Ordering::Relaxed);
+                async move {
+                    match read_length(&world, node).await.map_err(wrong)? {
+                        read if read >= least => Ok(()),
+                        read => {
+                            Err(format!("node {node}: the read returned {read} bytes of at least {least}"))
+                        }
                     }
-                    resolver.resolve(ended);
-                });
-            }
+                }
+            });
             let mut found = Ok(());
             for tag in 2..2 + 2 * ROUNDS {
-                found = found.and(grow(&at, &length, tag).await);
+                found = found.and(grow(&at, &length, tag).await.map_err(wrong));
             }
             writing.store(0, Ordering::Relaxed);
             for end in ends {

@@ -1,12 +1,10 @@
 //! Costs of many small agents, and failure detection in a larger job.
 
-use std::sync::Arc;
+use super::programs::on_cluster;
 use std::time::Duration;
-use tameike_agent::control::AgentMode;
 use tameike_core::NodeId;
-use tameike_sim::countdown::Countdown;
 use tameike_sim::scale::{Scale, measure};
-use tameike_sim::world::{World, WorldConfig};
+use tameike_sim::world::WorldConfig;
 
 #[test]
 fn connections_and_cache_table_load_stay_bounded_as_agents_grow() {
@@ -28,10 +26,7 @@ fn connections_and_cache_table_load_stay_bounded_as_agents_grow() {
 #[test]
 fn nodes_that_are_not_connected_detect_a_failure() {
     const NODES: usize = 14;
-    let world = World::new(WorldConfig::plain(3, NODES), Countdown::default());
-    let at = Arc::clone(&world);
-    world.simulation.clone().run(async move {
-        at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+    on_cluster(WorldConfig::plain(3, NODES), async |at| {
         let neighbours = at.cluster.neighbours(NodeId(0));
         assert!(neighbours.len() < NODES - 1, "some nodes are not neighbours");
         at.kill(0, false);

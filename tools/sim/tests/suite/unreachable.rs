@@ -1,46 +1,34 @@
 //! How long calls wait for an unreachable agent, in simulated time.
 
+use super::programs::{CLOSE, FSYNC, cached, call, on_cluster, open, opened, passes_on, read, write};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_agent::control::AgentMode;
 use tameike_client::vfs::{Content, FileNumber, HandleNumber, Inodes, Names, OpenFiles, OpenMode};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, NodeId, Result, UnitId, View};
-use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Injection, Program, Step};
-use tameike_sim::run::run;
+use tameike_sim::program::{Action, Injection, Step};
 use tameike_sim::world::{World, WorldConfig};
 
 /// S10d.
 #[test]
 fn a_file_is_removed_although_a_node_with_it_open_is_unreachable() {
-    let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
-    let open = |write| Op::Open {
-        slot: 0,
-        path: "a/y".to_owned(),
-        flags: Flags { write, create: write, ..Flags::default() },
-    };
-    for seed in 0..20 {
-        let unlink = Action::Call { node: 1, view: View::Cache, op: Op::Unlink { path: "a/y".to_owned() } };
-        let steps = vec![
-            call(1, open(true)),
-            call(1, Op::Write { slot: 0, offset: 40_000, length: 70_000, tag: 1 }),
-            call(1, Op::Fsync { slot: 0 }),
-            call(2, open(false)),
-            Step::Together(vec![
-                unlink,
-                Action::Injection(1000, Injection::Partition { from: 1, to: 2, both: false }),
-            ]),
-            Step::Together(vec![Action::Injection(7000, Injection::Heal)]),
-            call(2, Op::Read { slot: 0, offset: 4096, length: 70_000 }),
-        ];
-        let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes: false };
-        assert_eq!(run(&program), Ok(()), "seed {seed}");
-    }
+    let unlink = Action::Call { node: 1, view: View::Cache, op: Op::unlink("a/y") };
+    let steps = [
+        cached(1, open("a/y", Flags::CREATE)),
+        cached(1, write(40_000, 70_000, 1)),
+        cached(1, FSYNC),
+        cached(2, open("a/y", Flags::READ)),
+        Step::Together(vec![
+            unlink,
+            Action::Injection(1000, Injection::Partition { from: 1, to: 2, both: false }),
+        ]),
+        Step::Together(vec![Action::Injection(7000, Injection::Heal)]),
+        cached(2, read(4096, 70_000)),
+    ];
+    passes_on(3, 0..20, &steps);
 }
 
 /// The limits of S18.
@@ -93,28 +81,21 @@ const REQUESTS: [(&str, Request); 8] = [
     ),
 ];
 
-async fn called(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Output {
-    let (views, _) = world.views(node).expect("the node runs");
-    let caller = world.caller(node, View::JobShared).expect("the node runs");
-    kernel::call(views.shared(), &caller, &op, open).await.expect("the call")
-}
-
 async fn far_file(world: &World) -> Far {
-    let flags = Flags { write: true, create: true, ..Flags::default() };
     for number in 0.. {
         let name = format!("file-{number}");
-        let open = Op::Open { slot: 0, path: name.clone(), flags };
-        let Output::Opened(handle, attr) = called(world, 1, open.clone(), None).await else { continue };
+        let (handle, attr) = opened(world, View::JobShared, 1, &name, Flags::CREATE).await.expect("the open");
         let unit = UnitId { inode: attr.inode, index: 0 };
         let homes = [world.cluster.inode_home(attr.inode), world.cluster.unit_home(attr.layout, unit)];
         if homes != [NodeId(1); 2] {
             continue;
         }
-        called(world, 1, Op::Write { slot: 0, offset: 0, length: 100_000, tag: 3 }, Some(handle)).await;
-        called(world, 1, Op::Close { slot: 0 }, Some(handle)).await;
-        if let Output::Opened(handle, _) = called(world, 0, open, None).await {
-            return Far { name, file: FileNumber(attr.inode.0), handle };
+        for op in [write(0, 100_000, 3), CLOSE] {
+            call(world, View::JobShared, 1, op, Some(handle)).await.expect("the call");
         }
+        let file = FileNumber(attr.inode.0);
+        let (handle, _) = opened(world, View::JobShared, 0, &name, Flags::CREATE).await.expect("the open");
+        return Far { name, file, handle };
     }
     unreachable!("some file has its homes on node 1")
 }
@@ -124,10 +105,7 @@ async fn far_file(world: &World) -> Far {
 fn requests_wait_no_longer_than_specified() {
     for (what, request) in REQUESTS {
         for seed in 0..2 {
-            let world = World::new(WorldConfig::plain(seed, 2), Countdown::default());
-            let at = Arc::clone(&world);
-            world.simulation.clone().run(async move {
-                at.start_all(AgentMode::Serve, false).await.expect("the agents start");
+            on_cluster(WorldConfig::plain(seed, 2), async |at| {
                 let far = Arc::new(far_file(&at).await);
                 let timed = async || {
                     let begun = at.runtime().clock.monotonic();

@@ -1,14 +1,11 @@
 //! Processes on several nodes that lock, write and read the same files.
 
-use super::{FILES, Kind, Profile, draw_path, draw_slot, draw_some_injection};
+use super::{FILES, Kind, Profile, draw_rival_slots, draw_some_injection, reopen};
 use crate::op::{DIRS, Flags, Op};
 use crate::program::{Action, Injection, Step};
 use crate::rng::Rng;
-use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 
-/// Flags with which lock programs open files.
-const FLAGS: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 /// The two slots of one process in a ring of waits.
 const HELD: u8 = 0;
 const WANTED: u8 = 2;
@@ -17,28 +14,18 @@ pub(super) fn draw_locking(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> V
     if rng.percent(20) { draw_ring(rng, profile) } else { draw_rivals(rng, profile, tag) }
 }
 
-/// Closes the slot, then opens a file in it.
-fn reopen(node: usize, view: View, slot: u8, path: &str) -> [Step; 2] {
-    [Op::Close { slot }, Op::Open { slot, path: path.to_owned(), flags: FLAGS }]
-        .map(|op| Step::Together(vec![Action::Call { node, view, op }]))
-}
-
 /// Descriptors of one file that compete for its locks.
 fn draw_rivals(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Vec<Step> {
-    let (view, path) = (*rng.pick(&profile.views), draw_path(rng, profile));
-    let rivals: Vec<_> =
-        (0..2 + rng.below(3)).map(|_| (rng.below(profile.nodes as u64) as usize, draw_slot(rng))).collect();
+    let (view, path, rivals) = draw_rival_slots(rng, profile);
     let mut steps = Vec::new();
     if rng.percent(70) {
         for &(node, slot) in &rivals {
-            steps.extend(reopen(node, view, slot, &path));
+            steps.extend(reopen(node, view, slot, &path, Flags::CREATE));
         }
     }
     for _ in 0..2 + rng.below(6) {
-        let mut actions = Vec::new();
-        for &(node, slot) in &rivals {
-            actions.push(Action::Call { node, view, op: draw_lock(rng, slot, tag) });
-        }
+        let locks = rivals.iter().map(|&(node, slot)| (node, draw_lock(rng, slot, tag)));
+        let mut actions: Vec<_> = locks.map(|(node, op)| Action::Call { node, view, op }).collect();
         actions.extend(draw_some_injection(rng, profile));
         steps.push(Step::Together(actions));
     }
@@ -52,8 +39,8 @@ fn draw_ring(rng: &mut Rng, profile: &Profile) -> Vec<Step> {
     let path = |node: usize| crate::model::path::join(dir, FILES[node % nodes]);
     let mut steps = Vec::new();
     for node in 0..nodes {
-        steps.extend(reopen(node, view, HELD, &path(node)));
-        steps.extend(reopen(node, view, WANTED, &path(node + 1)));
+        steps.extend(reopen(node, view, HELD, &path(node), Flags::CREATE));
+        steps.extend(reopen(node, view, WANTED, &path(node + 1), Flags::CREATE));
     }
     for slot in [HELD, WANTED] {
         if slot == WANTED
@@ -61,8 +48,8 @@ fn draw_ring(rng: &mut Rng, profile: &Profile) -> Vec<Step> {
             && profile.injections.contains(&Kind::Kill)
             && rng.percent(50)
         {
-            let kill = Injection::Kill { node: rng.below(nodes as u64) as usize, power: false };
-            steps.push(Step::Together(vec![Action::Injection(0, kill)]));
+            let node = rng.below(nodes as u64) as usize;
+            steps.push(Step::inject(Injection::Kill { node, power: false }));
         }
         let range = Some(LockRange { start: 0, last: *rng.pick(&[99, u64::MAX]) });
         let op = Op::Lock { slot, range, kind: LockKind::Exclusive, wait: true };

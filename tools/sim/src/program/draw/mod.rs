@@ -19,7 +19,7 @@ use std::time::Duration;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::meta::RenameMode;
-use tameike_fabric::simulated::Weather;
+use tameike_fabric::simulated::NetworkFaults;
 
 const FILES: [&str; 3] = ["x", "y", "z"];
 const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
@@ -56,7 +56,7 @@ struct Profile {
 enum Kind {
     Kill,
     Partition,
-    Weather,
+    Network,
     Tree,
     Disk,
     Slow,
@@ -119,11 +119,8 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
     let fills = filling::draw_percent(&mut pools, &profile);
     let phases = 1 + rng.below(3);
     for _ in 0..phases {
-        if !profile.injections.is_empty() && rng.percent(70) {
-            profile.injection = 4 + rng.below(12);
-        } else {
-            profile.injection = 0;
-        }
+        let injects = !profile.injections.is_empty() && rng.percent(70);
+        profile.injection = if injects { 4 + rng.below(12) } else { 0 };
         for _ in 0..10 + rng.below(25) {
             if rng.percent(profile.races) {
                 steps.extend(draw_race(&mut rng, &profile, &mut tag));
@@ -178,7 +175,7 @@ fn draw_profile(rng: &mut Rng, world: &WorldConfig) -> Profile {
         1 => vec![View::Cache],
         _ => vec![View::JobShared, View::Cache],
     };
-    let kinds = [Kind::Kill, Kind::Partition, Kind::Weather, Kind::Tree, Kind::Disk, Kind::Slow, Kind::Rot];
+    let kinds = [Kind::Kill, Kind::Partition, Kind::Network, Kind::Tree, Kind::Disk, Kind::Slow, Kind::Rot];
     let injections = kinds.into_iter().filter(|_| rng.percent(30)).collect();
     let weights = CALLS
         .into_iter()
@@ -205,6 +202,18 @@ fn draw_profile(rng: &mut Rng, world: &WorldConfig) -> Profile {
 
 fn draw_slot(rng: &mut Rng) -> u8 {
     rng.below(u64::from(SLOTS)) as u8
+}
+
+/// Closes the slot, then opens a file in it.
+fn reopen(node: usize, view: View, slot: u8, path: &str, flags: Flags) -> [Step; 2] {
+    [Op::Close { slot }, Op::open(slot, path, flags)].map(|op| Step::call(node, view, op))
+}
+
+/// Chooses a file, and several slots of any nodes.
+fn draw_rival_slots(rng: &mut Rng, profile: &Profile) -> (View, String, Vec<(usize, u8)>) {
+    let (view, path) = (*rng.pick(&profile.views), draw_path(rng, profile));
+    let slots = (0..2 + rng.below(3)).map(|_| (rng.below(profile.nodes as u64) as usize, draw_slot(rng)));
+    (view, path, slots.collect())
 }
 
 fn draw_some_injection(rng: &mut Rng, profile: &Profile) -> Option<Action> {
@@ -256,10 +265,10 @@ fn draw_injection(rng: &mut Rng, profile: &Profile) -> Injection {
             let to = rng.below(profile.nodes as u64) as usize;
             Injection::Partition { from: node, to, both: rng.percent(50) }
         }
-        Kind::Weather => Injection::Weather(Weather {
+        Kind::Network => Injection::Network(NetworkFaults {
             delay_max: Duration::from_micros(*rng.pick(&[100, 1000, 30_000])),
             lost: *rng.pick(&[0, 0, 5000, 20_000]) as u32,
-            doubled: *rng.pick(&[0, 10_000, 100_000]) as u32,
+            duplicated: *rng.pick(&[0, 10_000, 100_000]) as u32,
             broken: *rng.pick(&[0, 0, 5000]) as u32,
         }),
         Kind::Tree => {
@@ -300,31 +309,23 @@ fn draw_offset(rng: &mut Rng, profile: &Profile) -> u64 {
 
 fn draw_op(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Op {
     let total: u64 = profile.weights.iter().map(|(weight, _)| weight).sum();
-    let mut left = rng.below(total);
-    let mut call = Call::Open;
-    for (weight, kind) in &profile.weights {
-        if left < *weight {
-            call = *kind;
-            break;
-        }
-        left -= weight;
-    }
+    let (drawn, mut sum) = (rng.below(total), 0);
+    let call = profile.weights.iter().find(|(weight, _)| {
+        sum += weight;
+        drawn < sum
+    });
     let slot = draw_slot(rng);
-    match call {
+    match call.map_or(Call::Open, |(_, call)| *call) {
         Call::Open => {
             let write = rng.percent(60);
             let truncate = write && rng.percent(15);
-            Op::Open {
-                slot,
-                path: draw_path(rng, profile),
-                flags: Flags { write, truncate, ..Flags::default() },
-            }
+            Op::open(slot, &draw_path(rng, profile), Flags { write, truncate, ..Flags::READ })
         }
         Call::Create => {
             let (append, exclusive) = (rng.percent(15), rng.percent(20));
             let truncate = rng.percent(15);
             let flags = Flags { write: true, append, truncate, create: true, exclusive };
-            Op::Open { slot, path: draw_path(rng, profile), flags }
+            Op::open(slot, &draw_path(rng, profile), flags)
         }
         Call::Read => {
             let length = *rng.pick(&[1, 100, 5000, 5000, 70_000, UNIT as u32]);

@@ -3,7 +3,7 @@
 //! Homes are slow; cache holders fail, are partitioned, have few frames or evict; and programs write, truncate, lock, remove and warm
 //! the file meanwhile.
 
-use super::{FILES, Profile, UNIT, draw_slot, draw_some_injection};
+use super::{FILES, Profile, UNIT, draw_slot, draw_some_injection, reopen};
 use crate::op::{DIRS, Flags, Op};
 use crate::program::{Action, Injection, Step};
 use crate::rng::Rng;
@@ -12,13 +12,12 @@ use std::time::Duration;
 use tameike_core::View;
 use tameike_core::wire::lock::LockKind;
 use tameike_core::wire::unit::SpaceChange;
-use tameike_fabric::simulated::Weather;
+use tameike_fabric::simulated::NetworkFaults;
 
 /// Percentages of steps with shared reads.
 const SHARES: [u64; 4] = [0, 0, 8, 20];
 /// Maximum delay of a slow home, in microseconds.
 const HOME_TIME_MAX: u64 = 20_000;
-const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 
 /// A file, with the descriptor of each node.
 struct Shared {
@@ -33,10 +32,9 @@ pub(super) fn draw_percent(rng: &mut Rng, world: &mut WorldConfig) -> u64 {
     let shares = if world.devices.len() > 1 { *rng.pick(&SHARES) } else { 0 };
     if shares > 0 {
         if rng.percent(70) {
-            world
-                .slowness
-                .iter_mut()
-                .for_each(|time| *time = Duration::from_micros(rng.below(HOME_TIME_MAX)));
+            for time in &mut world.slowness {
+                *time = Duration::from_micros(rng.below(HOME_TIME_MAX));
+            }
         }
         world.view_frames = *rng.pick(&[u32::MAX, u32::MAX, 6, 3]);
     }
@@ -52,16 +50,16 @@ pub(super) fn draw_sharing(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> V
         slots: (0..profile.nodes).map(|_| draw_slot(rng)).collect(),
         writer: rng.below(profile.nodes as u64) as usize,
     };
-    let mut steps = shared.open(shared.writer, CREATE).to_vec();
+    let mut steps = shared.open(shared.writer, Flags::CREATE).to_vec();
     for _ in 0..1 + rng.below(2) {
-        steps.push(alone(shared.write(rng, profile, tag)));
+        steps.push(Step::Together(vec![shared.write(rng, profile, tag)]));
     }
-    steps.push(alone(shared.call(shared.writer, |slot| Op::Fsync { slot })));
+    steps.push(Step::Together(vec![shared.call(shared.writer, |slot| Op::Fsync { slot })]));
     if shared.view == View::Cache && rng.percent(15) {
         steps.push(Step::Drain);
     }
     for node in (0..profile.nodes).filter(|node| *node != shared.writer) {
-        steps.extend(shared.open(node, Flags { write: rng.percent(30), ..Flags::default() }));
+        steps.extend(shared.open(node, Flags { write: rng.percent(30), ..Flags::READ }));
     }
     for _ in 0..3 + rng.below(6) {
         let mut actions = Vec::new();
@@ -82,14 +80,10 @@ pub(super) fn draw_sharing(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> V
         steps.push(Step::Together(actions));
         if rng.percent(30) {
             let node = rng.below(profile.nodes as u64) as usize;
-            steps.extend(shared.open(node, Flags { write: rng.percent(50), ..Flags::default() }));
+            steps.extend(shared.open(node, Flags { write: rng.percent(50), ..Flags::READ }));
         }
     }
     steps
-}
-
-fn alone(action: Action) -> Step {
-    Step::Together(vec![action])
 }
 
 impl Shared {
@@ -97,10 +91,8 @@ impl Shared {
         Action::Call { node, view: self.view, op: op(self.slots[node]) }
     }
 
-    /// Closes the slot, then opens the file in it.
     fn open(&self, node: usize, flags: Flags) -> [Step; 2] {
-        let open = |slot| Op::Open { slot, path: self.path.clone(), flags };
-        [alone(self.call(node, |slot| Op::Close { slot })), alone(self.call(node, open))]
+        reopen(node, self.view, self.slots[node], &self.path, flags)
     }
 
     fn read(&self, rng: &mut Rng, node: usize) -> Action {
@@ -156,7 +148,7 @@ impl Shared {
             10 => Injection::Heal,
             _ => {
                 let delay_max = Duration::from_micros(*rng.pick(&[100, 1000, 30_000]));
-                Injection::Weather(Weather { delay_max, ..Weather::FAIR })
+                Injection::Network(NetworkFaults { delay_max, ..NetworkFaults::NONE })
             }
         }
     }

@@ -25,43 +25,62 @@ impl Call {
             End::Failed(_) | End::NodeFailed => None,
         }
     }
+
+    pub(super) fn has_returned(&self) -> bool {
+        self.output().is_some()
+    }
+
+    /// Returns the unpublished write of the call.
+    fn write(&self, offset: u64, length: u64, source: Source) -> Write {
+        Write {
+            node: self.node,
+            offset,
+            length,
+            source,
+            begun: self.begun,
+            acknowledged: self.ended,
+            published: None,
+            synced: None,
+            is_certain: self.has_returned(),
+            is_append: false,
+        }
+    }
 }
 
 impl Run {
     /// Checks the calls of a step. At most one per view changes names; the others saw the tree before or after it.
-    pub(super) fn judge(&mut self, calls: Vec<Call>) -> Checked {
+    pub(super) fn verify(&mut self, calls: Vec<Call>) -> Checked {
         let (mut changes, queries): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
         let (files, queries): (Vec<_>, Vec<_>) =
             queries.into_iter().partition(|call| call.op.slot().is_some());
         self.take_writes(&files)?;
         self.unnamed = changes.iter().filter_map(|call| self.may_unname(call)).collect();
-        let before: Vec<Checked> = queries.iter().map(|call| self.judge_query(call)).collect();
+        let before: Vec<Checked> = queries.iter().map(|call| self.verify_query(call)).collect();
         self.unnamed.clear();
         changes.sort_by_cached_key(|call| self.moment_of(call));
         for call in &changes {
-            self.judge_change(call)?;
+            self.verify_change(call)?;
         }
         for (call, before) in queries.iter().zip(before) {
             if before.is_err() {
-                self.judge_query(call).map_err(|_| before.err().unwrap_or_default())?;
+                self.verify_query(call).map_err(|_| before.err().unwrap_or_default())?;
             }
         }
         for call in &files {
-            self.judge_file(call, &files)?;
+            self.verify_file(call, &files)?;
         }
         for call in &files {
             self.publish(call);
         }
         // A lock beside a write may come after it.
-        let (locks, others): (Vec<_>, Vec<_>) =
-            files.iter().partition(|call| matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }));
+        let (locks, others): (Vec<_>, Vec<_>) = files.iter().partition(|call| call.op.locks());
         others.into_iter().chain(locks).for_each(|call| self.note_commit(call));
         Ok(())
     }
 
     /// Checks that the outcome is allowed. Returns true if the effect of the call is unknown.
-    pub(super) fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
+    pub(super) fn verify_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
         match &call.end {
             End::Returned(_) if expected.is_empty() => Ok(false),
             End::Returned(_) => {
@@ -69,17 +88,19 @@ impl Run {
                 Err(call.wrong(format!("succeeded, but should fail with {}", errnos.join(" or "))))
             }
             End::Failed(fault) if expected.contains(&fault.errno) => Ok(false),
-            End::Failed(fault) if self.is_excused(call.view, fault.errno) => {
-                self.excused += 1;
+            End::Failed(fault) if self.is_explained(call.view, fault.errno) => {
+                self.explained_failures += 1;
                 Ok(true)
             }
-            End::Failed(fault) if fault.errno == Errno::EIO && self.may_report_rot(call) => Ok(true),
-            End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
-            End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_have_missed_removal(call) => {
-                Ok(true)
+            End::Failed(fault) => {
+                let is_explained = match fault.errno {
+                    Errno::EIO => self.may_report_rot(call) || self.reports_failed_sync(call),
+                    Errno::ENOSPC => self.may_be_full(call),
+                    Errno::ESTALE => self.may_have_missed_removal(call),
+                    _ => false,
+                };
+                if is_explained { Ok(true) } else { Err(call.wrong(format!("failed with {fault}"))) }
             }
-            End::Failed(fault) if fault.errno == Errno::EIO && self.reports_failed_sync(call) => Ok(true),
-            End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
             End::NodeFailed => Ok(true),
         }
     }
@@ -108,12 +129,12 @@ impl Run {
     }
 
     /// Checks a call that only reads names and attributes.
-    fn judge_query(&mut self, call: &Call) -> Checked {
-        if call.op.paths().iter().any(|path| self.model(call.view).is_doubtful(path, false)) {
+    fn verify_query(&mut self, call: &Call) -> Checked {
+        if call.op.paths().iter().any(|path| self.model(call.view).is_unknown(path, false)) {
             return Ok(());
         }
         let expected = self.model(call.view).expect(&call.op);
-        if self.judge_failure(call, &expected)? {
+        if self.verify_failure(call, &expected)? {
             return Ok(());
         }
         let Some(output) = call.output() else { return Ok(()) };
@@ -121,12 +142,12 @@ impl Run {
         let model = self.model(call.view);
         let id = model.find(path).map_err(|errno| call.wrong(errno.describe()))?;
         match output {
-            Output::Attr(attr) => self.judge_attr(call, id, attr),
+            Output::Attr(attr) => self.verify_attr(call, id, attr),
             Output::Names(found) => {
                 let names = &model.object(id).children;
-                let doubtful = |name: &str| model.is_doubtful(&crate::model::path::join(path, name), false);
-                let missing = names.keys().find(|name| !found.contains_key(*name) && !doubtful(name));
-                let excess = found.keys().find(|name| !names.contains_key(*name) && !doubtful(name));
+                let unknown = |name: &str| model.is_unknown(&crate::model::path::join(path, name), false);
+                let missing = names.keys().find(|name| !found.contains_key(*name) && !unknown(name));
+                let excess = found.keys().find(|name| !names.contains_key(*name) && !unknown(name));
                 match (missing, excess) {
                     (Some(name), _) => Err(call.wrong(format!("{name} is missing"))),
                     (_, Some(name)) => Err(call.wrong(format!("{name} should not exist"))),
@@ -135,39 +156,31 @@ impl Run {
             }
             Output::Bytes(bytes) => {
                 let object = model.object(id);
-                match (&call.op, &object.xattr) {
-                    (Op::GetXattr { .. }, Some(known)) => {
-                        let wanted = known.map_or_else(Vec::new, |value| value.to_le_bytes().to_vec());
-                        if *bytes == wanted {
-                            Ok(())
-                        } else {
-                            Err(call.wrong(format!("returned {bytes:?}, not {wanted:?}")))
-                        }
+                let known = match &call.op {
+                    Op::GetXattr { .. } => object
+                        .xattr
+                        .map(|known| known.map_or_else(Vec::new, |value| value.to_le_bytes().to_vec())),
+                    _ => object.target.as_ref().map(|target| target.clone().into_bytes()),
+                };
+                match known.filter(|known| known != bytes) {
+                    Some(known) => {
+                        let (found, known) = (bytes.escape_ascii(), known.escape_ascii());
+                        Err(call.wrong(format!("returned {found}, not {known}")))
                     }
-                    (Op::Readlink { .. }, _)
-                        if object.target.as_ref().is_some_and(|target| *bytes != target.as_bytes()) =>
-                    {
-                        Err(call.wrong(format!("returned {}", String::from_utf8_lossy(bytes))))
-                    }
-                    _ => Ok(()),
+                    None => Ok(()),
                 }
             }
             Output::Done | Output::Opened(..) => Ok(()),
         }
     }
 
-    fn judge_attr(&mut self, call: &Call, id: ObjectId, attr: &Attr) -> Checked {
-        let model = self.models.entry(call.view.index()).or_default();
-        let object = model.object_mut(id);
-        if attr.kind != object.kind {
-            return Err(call.wrong(format!("is a {:?}, and should be a {:?}", attr.kind, object.kind)));
+    fn verify_attr(&mut self, call: &Call, id: ObjectId, attr: &Attr) -> Checked {
+        let kind = self.model(call.view).object(id).kind;
+        if attr.kind != kind {
+            return Err(call.wrong(format!("is a {:?}, and should be a {kind:?}", attr.kind)));
         }
-        match object.inode {
-            Some(known) if known != attr.inode.0 => {
-                return Err(call.wrong(format!("is inode {}, and should be {known}", attr.inode.0)));
-            }
-            _ => object.inode = Some(attr.inode.0),
-        }
+        self.learn(call, id, attr)?;
+        let object = self.models.entry(call.view.index()).or_default().object(id);
         if let Some(mode) = object.mode.filter(|mode| *mode != attr.mode) {
             return Err(call.wrong(format!("has mode {:o}, and should have {mode:o}", attr.mode)));
         }
@@ -190,19 +203,16 @@ impl Run {
     }
 
     /// Checks a call that changes names or an inode, and applies it to the model.
-    fn judge_change(&mut self, call: &Call) -> Checked {
+    fn verify_change(&mut self, call: &Call) -> Checked {
         let expected = self.model(call.view).expect(&call.op);
-        if self.judge_failure(call, &expected)? {
-            self.doubt_change(call);
+        if self.verify_failure(call, &expected)? {
+            self.mark_unknown(call);
             return Ok(());
         }
         let Some(output) = call.output() else { return Ok(()) };
-        let output = output.clone();
-        let moment = call.begun;
         self.note_unnamed(call);
-        let model = self.model(call.view);
-        let found = model.apply(&call.op, moment);
-        match (&call.op, &output) {
+        let found = self.model(call.view).apply(&call.op);
+        match (&call.op, output) {
             (Op::Open { slot, flags, .. }, Output::Opened(handle, attr)) => {
                 let object = found.ok_or_else(|| call.wrong("opened nothing"))?;
                 self.learn(call, object, attr)?;
@@ -223,33 +233,16 @@ impl Run {
     }
 
     fn learn(&mut self, call: &Call, object: ObjectId, attr: &Attr) -> Checked {
-        let object = self.model(call.view).object_mut(object);
-        match object.inode {
-            Some(known) if known != attr.inode.0 => {
-                Err(call.wrong(format!("is inode {}, and should be {known}", attr.inode.0)))
-            }
-            _ => {
-                object.inode = Some(attr.inode.0);
-                Ok(())
-            }
+        let known = *self.model(call.view).object_mut(object).inode.get_or_insert(attr.inode.0);
+        if known != attr.inode.0 {
+            return Err(call.wrong(format!("is inode {}, and should be {known}", attr.inode.0)));
         }
+        Ok(())
     }
 
     pub(super) fn push_truncation(&mut self, call: &Call, object: ObjectId, size: u64) {
-        let is_certain = call.output().is_some();
-        let published = is_certain.then_some(call.ended);
-        let write = Write {
-            node: call.node,
-            offset: size,
-            length: u64::MAX,
-            source: Source::Truncation,
-            begun: call.begun,
-            acknowledged: call.ended,
-            published,
-            synced: None,
-            is_certain,
-            is_append: false,
-        };
+        let mut write = call.write(size, u64::MAX, Source::Truncation);
+        write.published = write.is_certain.then_some(call.ended);
         self.model(call.view).object_mut(object).data.push(write);
     }
 
@@ -266,46 +259,35 @@ impl Run {
             };
             let in_doubt = match call.end {
                 End::Failed(_) if open.is_unnamed => true,
-                _ => self.judge_failure(call, &[])?,
+                _ => self.verify_failure(call, &[])?,
             };
             let model = self.models.entry(call.view.index()).or_default();
             let data = &mut model.object_mut(open.object).data;
             let is_append = open.flags.append && matches!(source, Source::Pattern(_));
-            let offset = if is_append { call.lands.unwrap_or(offset) } else { offset };
-            data.push(Write {
-                node: call.node,
-                offset,
-                length,
-                source,
-                begun: call.begun,
-                acknowledged: call.ended,
-                published: None,
-                synced: None,
-                is_certain: !in_doubt,
-                is_append,
-            });
+            let offset = if is_append { call.append_offset.unwrap_or(offset) } else { offset };
+            data.push(Write { is_certain: !in_doubt, is_append, ..call.write(offset, length, source) });
             if in_doubt && is_append {
                 // The failed append may have extended the file with zeros.
-                let cut = offset + length;
-                self.push_doubtful_growth(call, open.object, cut);
+                let grown = call.write(offset + length, u64::MAX, Source::Truncation);
+                data.push(Write { is_certain: false, ..grown });
             }
         }
         Ok(())
     }
 
-    fn judge_file(&mut self, call: &Call, beside: &[Call]) -> Checked {
+    fn verify_file(&mut self, call: &Call, beside: &[Call]) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
         self.expect_report(call)?;
         if let (End::Failed(_), true) = (&call.end, open.is_unnamed) {
-            self.model(call.view).object_mut(open.object).data.doubt(call.node);
+            self.model(call.view).object_mut(open.object).data.mark_uncertain(call.node);
             return Ok(());
         }
         if matches!(call.op, Op::Lock { .. }) && call.is_refused() {
             return Ok(());
         }
-        if self.judge_failure(call, &[])? {
+        if self.verify_failure(call, &[])? {
             if !matches!(call.op, Op::Read { .. }) {
-                self.model(call.view).object_mut(open.object).data.doubt(call.node);
+                self.model(call.view).object_mut(open.object).data.mark_uncertain(call.node);
             }
             return Ok(());
         }
@@ -320,8 +302,8 @@ impl Run {
                 data.check(reader, *offset, wanted, &bytes)
             };
             let checked = check(&self.model(call.view).object(open.object).data);
-            return checked
-                .or_else(|why| self.find_lost(call, open.object, check).ok_or_else(|| call.wrong(why)));
+            let lost = |why| self.find_lost(call, open.object, check).ok_or_else(|| call.wrong(why));
+            return checked.or_else(lost);
         }
         Ok(())
     }
@@ -331,7 +313,7 @@ impl Run {
         let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
         self.may_lack_space(view)
             || self.has_rotted
-            || failures.iter().any(|&errno| self.is_excused(view, errno))
+            || failures.iter().any(|&errno| self.is_explained(view, errno))
     }
 
     /// Returns `Some` if the observation is correct under the assumption that unpublished writes of the node were lost. The next close
@@ -348,12 +330,11 @@ impl Run {
         let data = &mut self.model(call.view).object_mut(object).data;
         let first = data.first_unpublished(call.node)?;
         let mut without = data.clone();
-        without.doubt(call.node);
+        without.mark_uncertain(call.node);
         check(&without).ok()?;
         *data = without;
-        for ((node, view, _), open) in &mut self.slots {
-            let is_of_file = (*node, *view, open.object) == (call.node, call.view.index(), object);
-            open.has_lost |= is_of_file && open.flags.write && open.opened < first;
+        for open in self.descriptors(call, object) {
+            open.has_lost |= open.flags.write && open.opened < first;
         }
         Some(())
     }
@@ -362,7 +343,7 @@ impl Run {
     fn expect_report(&mut self, call: &Call) -> Checked {
         let (Op::Fsync { slot } | Op::Close { slot }) = call.op else { return Ok(()) };
         let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), slot)) else { return Ok(()) };
-        if std::mem::take(&mut open.has_lost) && call.output().is_some() {
+        if std::mem::take(&mut open.has_lost) && call.has_returned() {
             return Err(call.wrong("succeeded, but should report a lost write"));
         }
         Ok(())
@@ -370,17 +351,16 @@ impl Run {
 
     /// A successful close, fsync, lock or unlock publishes the writes of its node.
     fn publish(&mut self, call: &Call) {
-        let Some(open) = call.open.clone() else { return };
+        let Some(open) = &call.open else { return };
         let (is_close, is_fsync) = (matches!(call.op, Op::Close { .. }), matches!(call.op, Op::Fsync { .. }));
         if is_close {
             let slot = call.op.slot().unwrap_or_default();
             self.slots.remove(&(call.node, call.view.index(), slot));
         }
         // A close or fsync reports lost writes; a lock call does not (S4).
-        let is_lock =
-            matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && !self.may_have_lost(call.view);
+        let is_lock = call.op.locks() && !self.may_have_lost(call.view);
         let covers = is_fsync || is_lock || (is_close && open.flags.write);
-        if call.output().is_some() && covers {
+        if call.has_returned() && covers {
             let object = self.model(call.view).object_mut(open.object);
             object.data.publish(call.node, call.begun, call.ended, is_fsync);
             object.is_synced |= is_fsync;
