@@ -181,7 +181,7 @@ impl Service for Dispatcher {
         async move {
             match request {
                 Request::Cache(CacheRequest::Open { inode, asked, .. }) => {
-                    agent.table.asked(&asked);
+                    agent.table.add_outcomes(&asked);
                     agent.open(from, inode).await
                 }
                 Request::Unit(UnitRequest::Read { unit, offset, length, .. })
