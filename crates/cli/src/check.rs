@@ -3,39 +3,34 @@
 use crate::arguments::CheckArguments;
 use crate::exit;
 use crate::place::record::DeviceOwner;
-use crate::report::progress::CheckProgress;
+use crate::report::progress::{self, Display};
 use crate::report::{self, plural, printable};
 use crate::settings::size::show;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use tameike_agent::check::{Finding, Loss, Report, Severity};
+use tameike_core::{Fault, Result};
 
 /// Checks a store. Returns the exit code.
 pub fn check(arguments: &CheckArguments) -> u8 {
-    let mut progress = CheckProgress::new();
+    let mut display = Display::new(progress::CHECK);
     let checked = tameike_agent::check::check(&arguments.dir, arguments.repair, &mut |done, all| {
-        progress.update(done, all)
+        display.checked(done, all)
     });
-    progress.finish();
-    let report = match checked {
-        Ok(report) => report,
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            return exit::FAILED;
-        }
-    };
+    display.finish();
+    report::exit_code(checked.and_then(|report| print(arguments, &report)))
+}
+
+fn print(arguments: &CheckArguments, report: &Report) -> Result<u8> {
     let owner = owner_in_words(&arguments.dir);
     let mut out = std::io::stdout().lock();
     let written = match arguments.json {
-        true => writeln!(out, "{:#}", document(&arguments.dir, &report)),
-        false => write_text(&arguments.dir, &owner, &report, &mut out),
+        true => writeln!(out, "{:#}", document(&arguments.dir, report)),
+        false => write_text(&arguments.dir, &owner, report, &mut out),
     };
-    if let Err(error) = written {
-        report::say(format_args!("printing the findings: {error}"));
-        return exit::FAILED;
-    }
-    code(&report)
+    written.map_err(|error| Fault::io(format!("printing the findings: {error}")))?;
+    Ok(code(report))
 }
 
 fn code(report: &Report) -> u8 {

@@ -1,7 +1,6 @@
 //! `tameike layout`: reads and sets the layout of a path of the shared view through its extended attribute.
 
 use crate::arguments::{AggregateWord, LayoutAction};
-use crate::exit;
 use crate::report;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use std::path::Path;
@@ -23,13 +22,7 @@ pub fn layout(action: &LayoutAction) -> u8 {
             aggregate_at(path, *aggregate != Some(AggregateWord::Off))
         }
     };
-    match outcome {
-        Ok(()) => 0,
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(outcome.map(|()| 0))
 }
 
 fn get(path: &Path) -> Result<String> {

@@ -5,12 +5,12 @@
 #![forbid(unsafe_code)]
 
 mod aggregate;
-pub mod arguments;
+mod arguments;
 mod check;
 mod client;
-pub mod doctor;
+mod doctor;
 pub mod driver;
-pub mod exit;
+mod exit;
 mod layout;
 mod manual;
 mod node;

@@ -8,6 +8,7 @@ use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 use std::io::Write;
 use std::path::Path;
+use tameike_core::Fault;
 
 /// Variable by which completion scripts request completions from this program.
 const COMPLETE_VARIABLE: &str = "TAMEIKE_COMPLETE";
@@ -22,7 +23,7 @@ pub fn completions(shell: Shell) -> u8 {
         return exit::FAILED;
     };
     let mut script = Vec::new();
-    let written = completer
+    let written: std::io::Result<()> = completer
         .write_registration(COMPLETE_VARIABLE, "tameike", "tameike", "tameike", &mut script)
         .and_then(|()| {
             if shell == Shell::Zsh {
@@ -30,13 +31,8 @@ pub fn completions(shell: Shell) -> u8 {
             }
             std::io::stdout().write_all(&script)
         });
-    match written {
-        Ok(()) => 0,
-        Err(error) => {
-            report::say(format_args!("writing the completion script: {error}"));
-            exit::FAILED
-        }
-    }
+    let failed = |error| Fault::io(format!("writing the completion script: {error}"));
+    report::exit_code(written.map(|()| 0).map_err(failed))
 }
 
 /// Answers a request of a completion script, if there is one. Returns the exit code.
@@ -56,13 +52,8 @@ pub fn complete() -> Option<u8> {
 
 /// Writes a man page for `tameike` and for each of its commands. Returns the exit code.
 pub fn man(directory: &Path) -> u8 {
-    let written =
+    let written: std::io::Result<()> =
         std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
-    match written {
-        Ok(()) => 0,
-        Err(error) => {
-            report::say(format_args!("writing man pages into {}: {error}", directory.display()));
-            exit::FAILED
-        }
-    }
+    let failed = |error| Fault::io(format!("writing man pages into {}: {error}", directory.display()));
+    report::exit_code(written.map(|()| 0).map_err(failed))
 }

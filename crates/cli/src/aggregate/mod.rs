@@ -12,7 +12,7 @@ use crate::arguments::{
     ExportArguments, ExtractArguments, VerifyArguments,
 };
 use crate::exit;
-use crate::report::{plural, printable, say};
+use crate::report::{exit_code, plural, printable, say};
 use crate::settings::size::show;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -42,10 +42,7 @@ pub fn aggregate(action: &AggregateAction) -> u8 {
         AggregateAction::Compact(arguments) => compact(arguments),
         AggregateAction::Mount(arguments) => mount::mount(arguments),
     };
-    done.unwrap_or_else(|fault| {
-        say(format_args!("{fault}"));
-        exit::FAILED
-    })
+    exit_code(done)
 }
 
 fn threads() -> usize {

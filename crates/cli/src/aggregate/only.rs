@@ -4,7 +4,7 @@ use super::{codec, report_faults, tree};
 use crate::arguments::{AggregateOnly, RunArguments};
 use crate::exit;
 use crate::node::preload;
-use crate::report::{plural, say};
+use crate::report::{exit_code, plural, say};
 use crate::settings::size::show;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -27,13 +27,8 @@ const STRAYS_NAMED_MAX: usize = 20;
 
 /// Runs the command. Returns the exit code.
 pub fn run(arguments: &RunArguments, container: &Path) -> u8 {
-    match start(&arguments.aggregate_only, container) {
-        Ok((spool, container)) => with_spool(spool, &container, arguments),
-        Err(fault) => {
-            say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    let started = start(&arguments.aggregate_only, container);
+    exit_code(started.map(|(spool, container)| with_spool(spool, &container, arguments)))
 }
 
 fn start(options: &AggregateOnly, name: &Path) -> Result<(Spool, PathBuf)> {

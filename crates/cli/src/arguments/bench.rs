@@ -17,7 +17,6 @@ pub enum BenchAction {
 /// `tameike bench net`
 #[derive(Debug, Args)]
 pub struct NetArguments {
-    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Two nodes of a running job [default: 0,1]

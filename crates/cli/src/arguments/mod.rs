@@ -42,7 +42,6 @@ use tameike_core::{JobId, Layout};
     max_term_width = 100
 )]
 pub struct Cli {
-    /// The subcommand.
     #[command(subcommand)]
     pub command: Action,
 }
@@ -66,7 +65,6 @@ pub enum Action {
     /// Load files of the shared directory into a job, and show where its programs read from
     #[command(after_long_help = job::CACHE_LONG_HELP)]
     Cache {
-        /// The cache subcommand.
         #[command(subcommand)]
         action: CacheAction,
     },
@@ -81,7 +79,6 @@ pub enum Action {
     Doctor(DoctorArguments),
     /// Measure the network between nodes of a job
     Bench {
-        /// The bench subcommand.
         #[command(subcommand)]
         action: BenchAction,
     },
@@ -90,13 +87,11 @@ pub enum Action {
     Check(CheckArguments),
     /// Show or set how files of a directory are distributed over the nodes
     Layout {
-        /// The layout subcommand.
         #[command(subcommand)]
         action: LayoutAction,
     },
     /// Store many files in a few large ones: pack a tree into a container, list, read, extract or verify it
     Agg {
-        /// The container subcommand.
         #[command(subcommand)]
         action: AggregateAction,
     },
@@ -131,7 +126,6 @@ pub enum Action {
 /// `tameike run`
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// Options of the job.
     #[command(flatten)]
     pub job: JobOptions,
     /// Let CMD continue when an agent fails; without this, CMD is terminated, because some of its files are unreachable
@@ -144,7 +138,6 @@ pub struct RunArguments {
     /// kernel
     #[arg(long)]
     pub preload: bool,
-    /// Options of `--aggregate-only`.
     #[command(flatten)]
     pub aggregate_only: AggregateOnly,
     /// The command for node 0 with its arguments; options of `tameike run` precede it, and `--` may separate the two
@@ -155,7 +148,6 @@ pub struct RunArguments {
 /// `tameike up`
 #[derive(Debug, Args)]
 pub struct UpArguments {
-    /// Options of the job.
     #[command(flatten)]
     pub job: JobOptions,
 }
@@ -175,7 +167,6 @@ pub struct JobChoice {
     after_help = "Exit code: that of the command; with --all, the largest of all nodes; 71 if a node could not be reached."
 )]
 pub struct ExecArguments {
-    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Run on this node (counted from 0)
@@ -203,7 +194,6 @@ pub struct ExecArguments {
 /// `tameike status`
 #[derive(Debug, Args)]
 pub struct StatusArguments {
-    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Print JSON, for programs
@@ -217,7 +207,6 @@ pub struct StatusArguments {
 /// `tameike cache warm`
 #[derive(Debug, Args)]
 pub struct WarmArguments {
-    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Files, and directories with everything below them, of the shared directory or the cache view
@@ -228,7 +217,6 @@ pub struct WarmArguments {
 /// `tameike cache stat`
 #[derive(Debug, Args)]
 pub struct StatArguments {
-    /// The job, and the output format.
     #[command(flatten)]
     pub status: StatusArguments,
     /// Show which nodes cache these files of the cache view, the shared directory or the shared view
@@ -258,7 +246,6 @@ pub enum CacheAction {
     or the receipt cannot be written."
 )]
 pub struct DrainArguments {
-    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Read every file back from the shared file system and compare
@@ -379,7 +366,6 @@ pub struct CommandPlace {
 /// `tameike enter`
 #[derive(Debug, Args)]
 pub struct EnterArguments {
-    /// The files of the command.
     #[command(flatten)]
     pub place: CommandPlace,
     /// The directory to run in.

@@ -3,12 +3,11 @@
 use super::connection::Connection;
 use crate::arguments::NetArguments;
 use crate::driver::protocol::{ClientRequest, DriverReply};
-use crate::exit;
 use crate::place::base::{self, Base};
 use crate::place::record::JobRecord;
 use crate::report;
 use crate::report::network::{Network, Series};
-use crate::report::progress::BenchProgress;
+use crate::report::progress::{self, Display};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tameike_core::limits::UNIT_SIZE;
@@ -23,13 +22,8 @@ const CAPACITY: &str = "64MiB";
 
 /// Measures, and prints the outcomes. Returns the exit code.
 pub fn bench_net(arguments: &NetArguments) -> u8 {
-    match measure(arguments).and_then(|network| deliver(&network, arguments)) {
-        Ok(()) => 0,
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    let delivered = measure(arguments).and_then(|network| deliver(&network, arguments));
+    report::exit_code(delivered.map(|()| 0))
 }
 
 fn measure(arguments: &NetArguments) -> Result<Network> {
@@ -103,14 +97,13 @@ fn measure_job(arguments: &NetArguments) -> Result<Network> {
         outcomes: Vec::new(),
     };
     let sizes = sizes(arguments);
-    let mut progress = BenchProgress::new((Quantity::ALL.len() * sizes.len()) as u64);
+    let mut display = Display::new(progress::BENCH);
+    let count = (Quantity::ALL.len() * sizes.len()) as u64;
     for quantity in Quantity::ALL {
         for &size in &sizes {
-            progress.update(format!(
-                "{} of {size} bytes over {}",
-                report::network::name(quantity),
-                series.fabric
-            ));
+            let number = series.outcomes.len() as u64 + 1;
+            let what = report::network::name(quantity);
+            display.measuring(number, count, format!("{what} of {size} bytes over {}", series.fabric));
             let order = Order {
                 quantity,
                 with: NodeId(nodes[1]),
@@ -122,7 +115,7 @@ fn measure_job(arguments: &NetArguments) -> Result<Network> {
             series.outcomes.push(ask(&job_dir, nodes[0], order)?);
         }
     }
-    progress.finish();
+    display.finish();
     Ok(Network { series: vec![series] })
 }
 

@@ -18,9 +18,6 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to the driver of the job in `job_dir`, and sends a request with open files.
-    ///
-    /// # Errors
-    /// The driver is unreachable, or another user listens on its socket.
     pub fn ask(job_dir: &Path, request: &ClientRequest, files: &[BorrowedFd<'_>]) -> Result<Self> {
         let path = control_socket(job_dir);
         let job = job_dir.file_name().unwrap_or_default().display();
@@ -47,9 +44,6 @@ impl Connection {
     }
 
     /// Sends another request.
-    ///
-    /// # Errors
-    /// The driver has closed the connection.
     pub fn send(&self, request: &ClientRequest, files: &[BorrowedFd<'_>]) -> Result<()> {
         let mut line = serde_json::to_vec(request).map_err(|error| Fault::io(error.to_string()))?;
         line.push(b'\n');
@@ -57,9 +51,6 @@ impl Connection {
     }
 
     /// Returns a second handle for sending.
-    ///
-    /// # Errors
-    /// No file descriptor is free.
     pub fn sender(&self) -> Result<Self> {
         let failed = |error| Fault::from_os("using a socket twice", &error);
         let socket = self.socket.try_clone().map_err(failed)?;
@@ -68,9 +59,6 @@ impl Connection {
     }
 
     /// Returns the next reply; `None` if the driver has closed the connection.
-    ///
-    /// # Errors
-    /// The driver's fault if the request failed.
     pub fn next(&mut self) -> Result<Option<DriverReply>> {
         let mut line = String::new();
         let failed = |error| Fault::from_os("reading from the job's driver", &error);
@@ -83,10 +71,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next reply.
-    ///
-    /// # Errors
-    /// `EHOSTDOWN` if the driver has closed the connection, or the driver's fault.
+    /// Returns the next reply. Fails with `EHOSTDOWN` if the driver has closed the connection.
     pub fn must_next(&mut self) -> Result<DriverReply> {
         let closed = || Fault::new(Errno::EHOSTDOWN, "the job's driver exited before it replied");
         self.next()?.ok_or_else(closed)

@@ -3,10 +3,9 @@
 use super::connection::Connection;
 use crate::arguments::DrainArguments;
 use crate::driver::protocol::{ClientRequest, DriverReply};
-use crate::exit;
 use crate::place::record::JobRecord;
 use crate::report;
-use crate::report::progress::DrainProgress;
+use crate::report::progress::{self, Display};
 use tameike_core::Result;
 use tameike_core::receipt::Receipt;
 
@@ -21,13 +20,8 @@ pub fn down(arguments: &DrainArguments) -> u8 {
 }
 
 fn deliver(arguments: &DrainArguments, outcome: Result<Receipt>) -> u8 {
-    match outcome {
-        Ok(receipt) => report::receipt::deliver(&receipt, arguments.receipt.as_deref()),
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    let receipt_path = arguments.receipt.as_deref();
+    report::exit_code(outcome.map(|receipt| report::receipt::deliver(&receipt, receipt_path)))
 }
 
 /// Sends the request, shows progress, and returns when the driver closes the connection: after `down`, when the job has been
@@ -36,10 +30,10 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
     report::receipt::check_place(arguments.receipt.as_deref())?;
     let (job_dir, _) = JobRecord::find(arguments.job.job.as_ref())?;
     let mut connection = Connection::ask(&job_dir, request, &[])?;
-    let mut show = DrainProgress::new();
+    let mut display = Display::new(progress::DRAIN);
     let receipt = loop {
         match connection.must_next()? {
-            DriverReply::Progress(progress) => show.update(progress),
+            DriverReply::Progress(progress) => display.drained(progress),
             DriverReply::Receipt(receipt) => break receipt,
             DriverReply::Status(_)
             | DriverReply::Warming(_)
@@ -50,7 +44,7 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
             | DriverReply::Failed(_) => {}
         }
     };
-    show.finish();
+    display.finish();
     while connection.next()?.is_some() {}
     Ok(receipt)
 }

@@ -24,13 +24,7 @@ use task::{Stdio, Task, Way};
 
 /// Runs the command. Returns the exit code.
 pub fn exec(arguments: &ExecArguments) -> u8 {
-    match start(arguments).and_then(wait) {
-        Ok(code) => code,
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(start(arguments).and_then(wait))
 }
 
 /// Returns the directory and record of the job; inside a job, of this job regardless of TMPDIR.
@@ -92,11 +86,5 @@ fn wait(tasks: Vec<Task>) -> Result<u8> {
     }
     drop(ended);
     let codes: Vec<Result<u8>> = codes.iter().take(count).collect();
-    let code = codes.into_iter().map(|code| {
-        code.unwrap_or_else(|fault| {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        })
-    });
-    Ok(code.max().unwrap_or(exit::FAILED))
+    Ok(codes.into_iter().map(report::exit_code).max().unwrap_or(exit::FAILED))
 }

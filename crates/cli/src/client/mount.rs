@@ -1,7 +1,6 @@
 //! `tameike mount`: prints the paths of the views of a running job.
 
 use crate::arguments::JobChoice;
-use crate::exit;
 use crate::place::record::JobRecord;
 use crate::report;
 use std::path::PathBuf;
@@ -14,13 +13,7 @@ pub fn mount(choice: &JobChoice) -> u8 {
         report::table(&rows, [true, false, false, false, false], &mut std::io::stdout().lock())
             .map_err(|error| Fault::from_os("printing the views", &error))
     });
-    match listed {
-        Ok(()) => 0,
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(listed.map(|()| 0))
 }
 
 fn rows(choice: &JobChoice) -> Result<Vec<[String; 5]>> {

@@ -47,19 +47,7 @@ pub fn cache_stat<A: AgentControl>(arguments: &StatArguments) -> u8 {
     if arguments.files.is_none() && arguments.paths.is_empty() {
         return show::<A>(&arguments.status, report::cache::write);
     }
-    match show_files(arguments) {
-        Ok(is_all) => {
-            if is_all {
-                0
-            } else {
-                exit::FAILED
-            }
-        }
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(show_files(arguments).map(|is_all| if is_all { 0 } else { exit::FAILED }))
 }
 
 /// Returns true if all files were found.
@@ -114,13 +102,7 @@ fn show<A: AgentControl>(arguments: &StatusArguments, table: Table) -> u8 {
         let written = if arguments.json { write_json(&jobs) } else { write_text(&jobs, table) };
         written.map_err(|error| Fault::from_os("printing the state", &error))
     });
-    match shown {
-        Ok(()) => 0,
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(shown.map(|()| 0))
 }
 
 fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {

@@ -3,7 +3,6 @@
 use super::mount::mount;
 use crate::arguments::{JobChoice, JobOptions};
 use crate::driver::Supervised;
-use crate::exit;
 use crate::report;
 use crate::settings::JobPlan;
 use std::io::{BufRead, BufReader, Write};
@@ -14,16 +13,10 @@ use tameike_io::os::process::detach;
 
 /// Starts the job and prints its name and views. Returns the exit code.
 pub fn up(options: &JobOptions) -> u8 {
-    match start(options) {
-        Ok(job) => {
-            println!("{job}");
-            mount(&JobChoice { job: Some(job) })
-        }
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(start(options).map(|job| {
+        println!("{job}");
+        mount(&JobChoice { job: Some(job) })
+    }))
 }
 
 fn start(options: &JobOptions) -> Result<JobId> {

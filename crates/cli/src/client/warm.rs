@@ -5,7 +5,7 @@ use crate::arguments::WarmArguments;
 use crate::driver::protocol::{ClientRequest, DriverReply};
 use crate::exit;
 use crate::place::record::JobRecord;
-use crate::report::progress::WarmProgress;
+use crate::report::progress::{self, Display};
 use crate::report::{self, plural};
 use crate::settings::size::show;
 use std::os::unix::ffi::OsStringExt;
@@ -18,17 +18,11 @@ use tameike_io::os::process::monotonic;
 /// Loads files into a job and reports how many. Returns the exit code.
 pub fn cache_warm(arguments: &WarmArguments) -> u8 {
     let began = monotonic();
-    match warm(arguments) {
-        Ok(warmed) => {
-            report_loaded(&warmed, monotonic() - began);
-            let is_whole = warmed.failed == 0 && warmed.left_out_files == 0;
-            if is_whole { 0 } else { exit::FAILED }
-        }
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    report::exit_code(warm(arguments).map(|warmed| {
+        report_loaded(&warmed, monotonic() - began);
+        let is_whole = warmed.failed == 0 && warmed.left_out_files == 0;
+        if is_whole { 0 } else { exit::FAILED }
+    }))
 }
 
 fn report_loaded(warmed: &Warmed, took: Duration) {
@@ -55,15 +49,15 @@ fn warm(arguments: &WarmArguments) -> Result<Warmed> {
     let bytes = |path: &PathBuf| in_shared(path, &record).map(|path| path.into_os_string().into_vec());
     let paths: Result<_> = arguments.paths.iter().map(bytes).collect();
     let mut connection = Connection::ask(&job_dir, &ClientRequest::Warm { paths: paths? }, &[])?;
-    let mut show = WarmProgress::new();
+    let mut display = Display::new(progress::WARM);
     let warmed = loop {
         match connection.must_next()? {
-            DriverReply::Warming(so_far) => show.update(&so_far),
+            DriverReply::Warming(so_far) => display.warmed(&so_far),
             DriverReply::Warmed(warmed) => break warmed,
             other => return Err(other.out_of_turn()),
         }
     };
-    show.finish();
+    display.finish();
     Ok(warmed)
 }
 

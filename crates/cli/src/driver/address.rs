@@ -8,9 +8,6 @@ use tameike_core::{Errno, Fault, Result};
 const DISCARD_PORT: u16 = 9;
 
 /// Returns the listen addresses of the nodes, in order. If all nodes are on this host, they use the loopback.
-///
-/// # Errors
-/// A host has no address that other nodes can reach.
 pub fn listen_addresses(nodes: &[HostSpec]) -> Result<Vec<IpAddr>> {
     let all_here = nodes.iter().all(|node| node.is_here() && node.address.is_none());
     if all_here {

@@ -37,9 +37,6 @@ pub struct ClientContext {
 }
 
 /// Starts listening on the job's socket.
-///
-/// # Errors
-/// The socket cannot be created.
 pub fn listen(context: ClientContext) -> Result<()> {
     let path = control_socket(&context.job_dir);
     let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);

@@ -5,7 +5,7 @@ use super::event::Notice;
 use super::gather::Gather;
 use super::protocol::DriverReply;
 use crate::place::mount_points;
-use crate::report::progress::DrainProgress;
+use crate::report::progress::{self, Display};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -84,14 +84,14 @@ impl Driver {
         clients: &[Sender<DriverReply>],
     ) -> (Receipt, bool) {
         let mut deadline = deadline;
-        let mut show = DrainProgress::new();
+        let mut display = Display::new(progress::DRAIN);
         let mut broken_off = false;
         let id = self.ask(&AgentRequest::Drain { verify }, None);
         while !self.is_gathered(id) {
             match self.next(deadline) {
                 Notice::Progress(of) if of == id => {
                     let progress = self.gather(id).map_or_else(Progress::default, Gather::total_progress);
-                    show.update(progress);
+                    display.drained(progress);
                     for client in clients {
                         // A client may have disconnected.
                         let _ = client.send(DriverReply::Progress(progress));
@@ -105,13 +105,13 @@ impl Driver {
                 Notice::Signal(_) => {
                     let grace = self.record.plan.grace_s;
                     deadline = Some(self.grace_deadline());
-                    show.beside(|| {
+                    display.beside(|| {
                         crate::report::say(format_args!(
                             "draining for at most {grace} s more; another signal stops at once and leaves the journals"
                         ));
                     });
                 }
-                Notice::AgentLost(node) => show.beside(|| self.report_lost_agent(node)),
+                Notice::AgentLost(node) => display.beside(|| self.report_lost_agent(node)),
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)
@@ -119,7 +119,7 @@ impl Driver {
                 | Notice::Down { .. } => {}
             }
         }
-        show.finish();
+        display.finish();
         let in_time = self.is_gathered(id);
         let gather = self.take_gather(id);
         let mut receipt = merge(&gather, in_time);

@@ -31,26 +31,15 @@ impl Gather {
     }
 }
 
+/// Returns the reply for an agent that has exited.
+fn agent_failed(how: &str) -> AgentReply {
+    AgentReply::Failed(Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})")))
+}
+
 impl Driver {
     /// Sends a request to all running agents.
     pub(super) fn ask(&mut self, request: &AgentRequest, client: Option<Sender<DriverReply>>) -> GatherId {
         self.ask_some(request, client, |_| true)
-    }
-
-    /// Sends a request to the first running agent.
-    pub(super) fn ask_one(&mut self, request: &AgentRequest, client: Sender<DriverReply>) -> GatherId {
-        let first = self.links.iter().map(|link| link.node()).find(|node| !self.lost.contains_key(node));
-        self.ask_some(request, Some(client), |node| Some(node) == first)
-    }
-
-    /// Sends a request to the agent of one node.
-    pub(super) fn ask_node(
-        &mut self,
-        request: &AgentRequest,
-        client: Sender<DriverReply>,
-        node: u32,
-    ) -> GatherId {
-        self.ask_some(request, Some(client), |asked| asked == node)
     }
 
     /// Sends a request to some of the running agents.
@@ -66,8 +55,7 @@ impl Driver {
         for link in self.links.iter_mut().filter(|link| is_asked(link.node())) {
             match self.lost.get(&link.node()) {
                 Some(how) => {
-                    let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})"));
-                    gather.answers.insert(link.node(), AgentReply::Failed(fault));
+                    gather.answers.insert(link.node(), agent_failed(how));
                 }
                 None => {
                     // An agent that cannot be written to exits, which is an event.
@@ -154,8 +142,7 @@ impl Driver {
         for id in waiting {
             if let Some(gather) = self.gathers.get_mut(&id) {
                 gather.waiting.remove(&node);
-                let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})"));
-                gather.answers.insert(node, AgentReply::Failed(fault));
+                gather.answers.insert(node, agent_failed(&how));
             }
             gathered = self.finish_gather(id).or(gathered);
         }

@@ -25,9 +25,6 @@ pub struct Prepared {
 }
 
 /// Prepares `launch` for a node of the job. `terminal` is true if input and output are a terminal.
-///
-/// # Errors
-/// There is no such node.
 pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bool) -> Result<Prepared> {
     let count = record.plan.nodes.len();
     let host = record.plan.nodes.get(launch.node as usize).ok_or_else(|| {

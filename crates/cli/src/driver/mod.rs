@@ -9,7 +9,7 @@ mod drain;
 mod event;
 mod finish;
 mod gather;
-pub mod launch;
+pub(crate) mod launch;
 mod link;
 pub mod protocol;
 mod recover;
@@ -18,10 +18,9 @@ mod start;
 mod status;
 mod supervise;
 
-pub use recover::recover;
-pub use run::run;
-pub use start::Starting;
-pub use supervise::{Supervised, supervise};
+pub(crate) use recover::recover;
+pub(crate) use run::run;
+pub(crate) use supervise::{Supervised, supervise};
 
 use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
@@ -33,7 +32,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use tameike_agent::control::{AgentMode, Undrained};
 
 /// A running job.
-pub struct Driver {
+struct Driver {
     base: Base,
     job_dir: JobDir,
     record: JobRecord,

@@ -1,7 +1,8 @@
 //! `tameike recover`: finishes the drain of interrupted jobs from the journals of their nodes.
 
+use super::Driver;
 use super::run::Ended;
-use super::{Driver, Starting};
+use super::start::Starting;
 use crate::arguments::RecoverArguments;
 use crate::exit;
 use crate::place::base::{self, Base, JobDir};
@@ -55,7 +56,7 @@ fn recover_one<A: AgentControl>(base: &Base, kept: &Kept, arguments: &RecoverArg
     }
     report::say(format_args!("{}", kept.state()));
     let code = match recover_job::<A>(base, job, arguments) {
-        Ok(Ended { is_complete: true, is_kept }) => return if is_kept { 0 } else { exit::FAILED },
+        Ok(Ended { is_complete: true, is_kept, .. }) => return if is_kept { 0 } else { exit::FAILED },
         Ok(Ended { is_complete: false, .. }) => exit::DRAIN_INCOMPLETE,
         Err(fault) => {
             report::say(format_args!("recovering job {job}: {fault}"));

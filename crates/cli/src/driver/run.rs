@@ -1,10 +1,11 @@
 //! `tameike run`: a job with one command, from start to receipt.
 
+use super::Driver;
 use super::drain::Drained;
 use super::event::{Event, Notice};
 use super::launch::{self, Prepared};
 use super::protocol::{DriverReply, Launch};
-use super::{Driver, Starting};
+use super::start::Starting;
 use crate::arguments::RunArguments;
 use crate::exit;
 use crate::place::base::{Base, JobDir, JobDirUse};
@@ -30,13 +31,8 @@ const REPEAT: Duration = Duration::from_secs(2);
 
 /// Runs the command as a job. Returns the exit code.
 pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
-    match start::<A>(arguments) {
-        Ok((driver, launch)) => with_command::<A>(driver, &launch, arguments.receipt.as_deref()),
-        Err(fault) => {
-            report::say(format_args!("{fault}"));
-            exit::FAILED
-        }
-    }
+    let with_command = |(driver, launch)| with_command::<A>(driver, &launch, arguments.receipt.as_deref());
+    report::exit_code(start::<A>(arguments).map(with_command))
 }
 
 fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> {
@@ -85,6 +81,8 @@ pub(super) struct Ended {
     pub(super) is_complete: bool,
     /// The receipt was written to its file.
     pub(super) is_kept: bool,
+    /// An agent had failed when the drain ended.
+    agent_lost: bool,
 }
 
 struct Command {
@@ -92,7 +90,7 @@ struct Command {
     name: String,
     is_remote: bool,
     /// Time of the first signal of the user or the batch system.
-    asked: Option<Duration>,
+    signalled: Option<Duration>,
     /// Time at which the driver kills the command.
     kill_at: Option<Duration>,
     drain_until: Option<Duration>,
@@ -117,18 +115,9 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
     driver.end_commands();
     let verify = driver.record.plan.verify || command.down.iter().any(|(verify, _)| *verify);
     let clients: Vec<_> = command.down.into_iter().map(|(_, client)| client).collect();
-    let drained = driver.drain(verify, command.drain_until, &clients);
-    for client in &clients {
-        // A client may have disconnected. Others see the connection end when the job has ended.
-        let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
-    }
-    let agent_lost = command.agent_lost || !driver.lost.is_empty();
-    let ended = driver.end_after_drain::<A>(&drained, receipt);
-    // The connections end with the process: when a client sees that, nothing of the job is left.
-    std::mem::forget(clients);
-    match ended {
+    match driver.drain_and_end::<A>(verify, command.drain_until, clients, receipt) {
         Ended { is_complete: false, .. } => exit::DRAIN_INCOMPLETE,
-        _ if agent_lost => exit::AGENT_LOST,
+        Ended { agent_lost, .. } if agent_lost || command.agent_lost => exit::AGENT_LOST,
         Ended { is_kept: false, .. } if code == 0 => exit::FAILED,
         _ => code,
     }
@@ -165,7 +154,7 @@ impl Driver {
             process,
             name,
             is_remote,
-            asked: None,
+            signalled: None,
             kill_at: None,
             drain_until: None,
             agent_lost: false,
@@ -183,15 +172,18 @@ impl Driver {
                 }
                 Notice::Signal(arrived) => {
                     let now = monotonic();
-                    if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < REPEAT) {
+                    if command
+                        .signalled
+                        .is_some_and(|earlier| arrived.signal != SIGINT || now - earlier < REPEAT)
+                    {
                         return None;
                     }
-                    command.asked = Some(now);
+                    command.signalled = Some(now);
                     if arrived.from_process || command.is_remote {
                         self.signal_command(command, arrived.signal);
                     }
                     if arrived.signal != SIGINT {
-                        self.ask_command_to_end(command, None);
+                        self.end_command(command, None);
                     }
                 }
                 Notice::AgentLost(node) => {
@@ -199,12 +191,12 @@ impl Driver {
                     command.agent_lost = true;
                     if !self.record.plan.keep_going && command.kill_at.is_none() {
                         report::say(format_args!("terminating the command (--keep-going lets it continue)"));
-                        self.ask_command_to_end(command, Some(SIGTERM));
+                        self.end_command(command, Some(SIGTERM));
                     }
                 }
                 Notice::Down { verify, reply } => {
                     command.down.push((verify, reply));
-                    self.ask_command_to_end(command, Some(SIGTERM));
+                    self.end_command(command, Some(SIGTERM));
                 }
                 Notice::TimedOut => {
                     report::say(format_args!("the command did not exit in time; killing it"));
@@ -217,10 +209,10 @@ impl Driver {
     }
 
     /// Gives the command half of the grace time, and leaves the rest to the drain.
-    fn ask_command_to_end(&mut self, command: &mut Command, signal: Option<i32>) {
+    fn end_command(&mut self, command: &mut Command, signal: Option<i32>) {
         let grace = Duration::from_secs(self.record.plan.grace_s);
         command.kill_at.get_or_insert(monotonic() + grace / 2);
-        if command.asked.is_some() {
+        if command.signalled.is_some() {
             command.drain_until.get_or_insert(monotonic() + grace);
         }
         if let Some(signal) = signal {
@@ -232,8 +224,8 @@ impl Driver {
     /// Ctrl-C does not limit the drain.
     fn limit_drain(&self, command: &mut Command) {
         let grace = Duration::from_secs(self.record.plan.grace_s);
-        if let Some(asked) = command.asked.filter(|asked| monotonic() - *asked < grace) {
-            command.drain_until.get_or_insert(asked + grace);
+        if let Some(signalled) = command.signalled.filter(|signalled| monotonic() - *signalled < grace) {
+            command.drain_until.get_or_insert(signalled + grace);
         }
     }
 
@@ -265,9 +257,28 @@ impl Driver {
         exit::SIGNAL_BASE + SIGINT as u8
     }
 
+    /// Drains, sends the receipt to clients, and ends the job.
+    pub(super) fn drain_and_end<A: AgentControl>(
+        mut self,
+        verify: bool,
+        deadline: Option<Duration>,
+        clients: Vec<Sender<DriverReply>>,
+        receipt: Option<&Path>,
+    ) -> Ended {
+        let drained = self.drain(verify, deadline, &clients);
+        for client in &clients {
+            // A client may have disconnected. Others see the connection end when the job has ended.
+            let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
+        }
+        let ended = self.end_after_drain::<A>(&drained, receipt);
+        // The connections end with the process: when a client sees that, nothing of the job is left.
+        std::mem::forget(clients);
+        ended
+    }
+
     /// Prints and writes the receipt, and ends the job.
     pub(super) fn end_after_drain<A: AgentControl>(self, drained: &Drained, receipt: Option<&Path>) -> Ended {
-        let job = self.record.plan.job.clone();
+        let (job, agent_lost) = (self.record.plan.job.clone(), !self.lost.is_empty());
         let has_cache = self.record.plan.shared_dir.is_some();
         let mut complete = drained.is_complete;
         if has_cache || !drained.receipt.is_complete() {
@@ -304,6 +315,6 @@ impl Driver {
                  {job}` removes it"
             ));
         }
-        Ended { is_complete: complete && drained.receipt.is_complete(), is_kept }
+        Ended { is_complete: complete && drained.receipt.is_complete(), is_kept, agent_lost }
     }
 }

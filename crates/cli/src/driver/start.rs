@@ -27,7 +27,7 @@ const FAULTS_TIME: Duration = Duration::from_secs(3);
 const START_ID: GatherId = 0;
 
 /// Input of [`Driver::start`].
-pub struct Starting {
+pub(super) struct Starting {
     /// The user's directory for jobs.
     pub base: Base,
     /// The job's directory.
@@ -39,10 +39,7 @@ pub struct Starting {
 }
 
 impl Driver {
-    /// Starts the agents and connects them; returns when all serve.
-    ///
-    /// # Errors
-    /// The first fault with its node; everything that was started is stopped.
+    /// Starts the agents and connects them; returns when all serve. After a fault, everything that was started is stopped.
     pub fn start(starting: Starting) -> Result<Self> {
         let Starting { base, job_dir, record, mode } = starting;
         let (sender, events) = channel();

@@ -9,21 +9,21 @@ use tameike_agent::control::{AgentReply, AgentRequest};
 use tameike_core::{Errno, Fault};
 
 /// The agents that receive a request.
-enum Asked {
+enum Receivers {
     All,
-    /// Any running agent.
-    One,
+    /// The first running agent.
+    First,
     Node(u32),
 }
 
 impl Driver {
     pub(super) fn take_client(&mut self, request: ClientRequest, reply: Sender<DriverReply>) {
-        let (question, asked) = match request {
-            ClientRequest::Status => (AgentRequest::Status, Asked::All),
-            ClientRequest::Drain { verify } => (AgentRequest::Drain { verify }, Asked::All),
-            ClientRequest::Warm { paths } => (AgentRequest::Warm { paths }, Asked::One),
-            ClientRequest::Files(files) => (AgentRequest::Files(files), Asked::One),
-            ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Asked::Node(node)),
+        let (question, receivers) = match request {
+            ClientRequest::Status => (AgentRequest::Status, Receivers::All),
+            ClientRequest::Drain { verify } => (AgentRequest::Drain { verify }, Receivers::All),
+            ClientRequest::Warm { paths } => (AgentRequest::Warm { paths }, Receivers::First),
+            ClientRequest::Files(files) => (AgentRequest::Files(files), Receivers::First),
+            ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Receivers::Node(node)),
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "unexpected request");
                 // A client may have disconnected.
@@ -31,11 +31,12 @@ impl Driver {
                 return;
             }
         };
-        let id = match asked {
-            Asked::All => self.ask(&question, Some(reply.clone())),
-            Asked::One => self.ask_one(&question, reply.clone()),
-            Asked::Node(node) => self.ask_node(&question, reply.clone(), node),
-        };
+        let first = self.links.iter().map(|link| link.node()).find(|node| !self.lost.contains_key(node));
+        let id = self.ask_some(&question, Some(reply.clone()), |node| match receivers {
+            Receivers::All => true,
+            Receivers::First => first == Some(node),
+            Receivers::Node(receiver) => receiver == node,
+        });
         if self.is_gathered(id) {
             let gather = self.take_gather(id);
             let _ = reply.send(self.reply_to_client(&gather));

@@ -2,7 +2,6 @@
 
 use super::Driver;
 use super::event::Notice;
-use super::protocol::DriverReply;
 use super::run::start_job;
 use crate::exit;
 use crate::report;
@@ -10,7 +9,6 @@ use crate::settings::JobPlan;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, Write};
-use std::sync::mpsc::Sender;
 use tameike_agent::control::AgentControl;
 use tameike_core::{Fault, JobId, Result};
 
@@ -59,15 +57,14 @@ fn redirect_messages(driver: &Driver) -> Result<()> {
 }
 
 fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
-    let mut asked: Option<(bool, Option<Sender<DriverReply>>)> = None;
-    while asked.is_none() {
+    let (verify, client) = loop {
         match driver.next(None) {
             Notice::Signal(arrived) => {
                 report::say(format_args!("signal {}: draining and ending", arrived.signal));
-                asked = Some((driver.record.plan.verify, None));
+                break (driver.record.plan.verify, None);
             }
             Notice::Down { verify, reply } => {
-                asked = Some((verify || driver.record.plan.verify, Some(reply)));
+                break (verify || driver.record.plan.verify, Some(reply));
             }
             Notice::AgentLost(node) => driver.report_lost_agent(node),
             Notice::Gathered
@@ -76,18 +73,9 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
             | Notice::CommandEnded(_)
             | Notice::TimedOut => {}
         }
-    }
-    let (verify, client) = asked.unwrap_or_default();
+    };
     let deadline = client.is_none().then(|| driver.grace_deadline());
     driver.end_commands();
-    let clients: Vec<_> = client.into_iter().collect();
-    let drained = driver.drain(verify, deadline, &clients);
-    for client in &clients {
-        // A client may have disconnected. Others see the connection end when the job has ended.
-        let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
-    }
-    let ended = driver.end_after_drain::<A>(&drained, None);
-    // The connections end with the process: when a client sees that, nothing of the job is left.
-    std::mem::forget(clients);
+    let ended = driver.drain_and_end::<A>(verify, deadline, client.into_iter().collect(), None);
     if ended.is_complete { 0 } else { exit::DRAIN_INCOMPLETE }
 }

@@ -12,7 +12,7 @@ use crate::driver::protocol::Text;
 use crate::exit;
 use crate::place::base::node_dir;
 use crate::place::record::NodeState;
-use crate::report::say;
+use crate::report::{exit_code, say};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -43,17 +43,12 @@ struct Entered {
 
 /// Executes the program; returns the exit code only if that fails.
 pub fn run(arguments: &EnterArguments) -> u8 {
-    match enter(arguments) {
-        Ok(mut command) => {
-            let error = command.exec();
-            say(format_args!("{}: {error}", command.get_program().display()));
-            exit::of_start_error(&error)
-        }
-        Err(fault) => {
-            say(format_args!("node {}: {fault}", arguments.place.node));
-            exit::FAILED
-        }
-    }
+    let entered = enter(arguments).map(|mut command| {
+        let error = command.exec();
+        say(format_args!("{}: {error}", command.get_program().display()));
+        exit::of_start_error(&error)
+    });
+    exit_code(entered.map_err(|fault| fault.context(format_args!("node {}", arguments.place.node))))
 }
 
 /// Stores the variables from standard input. Returns the exit code.
@@ -61,13 +56,7 @@ pub fn keep(place: &CommandPlace) -> u8 {
     let kept = std::io::read_to_string(std::io::stdin())
         .map_err(|error| Fault::from_os("reading variables from standard input", &error))
         .and_then(|text| write_variables(&node_dir(&place.job_dir, place.node), &place.name, &text));
-    match kept {
-        Ok(()) => 0,
-        Err(fault) => {
-            say(format_args!("node {}: {fault}", place.node));
-            exit::FAILED
-        }
-    }
+    exit_code(kept.map(|()| 0).map_err(|fault| fault.context(format_args!("node {}", place.node))))
 }
 
 fn enter(arguments: &EnterArguments) -> Result<Command> {

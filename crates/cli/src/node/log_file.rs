@@ -32,9 +32,6 @@ impl Log for LogFile {
 }
 
 /// Writes the log messages of this process to `path`.
-///
-/// # Errors
-/// The file cannot be created, or the level is invalid.
 pub fn open(path: &Path, level: &str) -> Result<()> {
     let level: LevelFilter = level.parse().map_err(|_| {
         Fault::io(format!("TAMEIKE_LOG={level}: expected off, error, warn, info, debug or trace"))

@@ -17,9 +17,6 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
 /// Returns the variables by which a program on this node finds its agent. They preload the library if `wanted`, or if it is
 /// preloaded already, for example in another node.
-///
-/// # Errors
-/// The library is missing, or the agent has no ring.
 pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'static str, OsString)>> {
     let socket = ring_socket(&node_dir(job_dir, node));
     let before = std::env::var_os(PRELOAD_VARIABLE);
@@ -40,17 +37,11 @@ pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'stati
 }
 
 /// Returns the variable that preloads a library in addition to the present ones.
-///
-/// # Errors
-/// The variable cannot contain the library's path.
 pub fn with(library: &Path) -> Result<(&'static str, OsString)> {
     Ok((PRELOAD_VARIABLE, preloaded(std::env::var_os(PRELOAD_VARIABLE), library)?))
 }
 
-/// Returns the library of this name that is installed with this program; `option` is for the error message.
-///
-/// # Errors
-/// `ENOENT` if it is missing.
+/// Returns the library of this name that is installed with this program; `option` is for the error message. Fails with `ENOENT` if it is missing.
 pub fn find(name: &str, option: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Fault::from_os("finding this program", &error))?;
     find_beside(&program, name, option)

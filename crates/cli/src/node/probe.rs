@@ -18,9 +18,6 @@ pub struct Probe {
 
 impl Probe {
     /// Returns the namespaces if a mount can be created in them.
-    ///
-    /// # Errors
-    /// The reason of the failure.
     pub fn usable(self) -> Result<Isolation, String> {
         self.mount.and(self.isolation)
     }
@@ -51,9 +48,6 @@ pub fn run() -> u8 {
 }
 
 /// Runs the test in a child process.
-///
-/// # Errors
-/// The child could not be run.
 pub fn in_child() -> Result<Probe> {
     let failed = |error| Fault::from_os("probing namespaces and mounts of this host", &error);
     let output = Command::new("/proc/self/exe").arg("probe").stdin(Stdio::null()).output().map_err(failed)?;

@@ -52,10 +52,7 @@ pub struct Base {
 pub struct BaseLock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl Base {
-    /// Creates the directory if missing, and checks it.
-    ///
-    /// # Errors
-    /// It cannot be created, or it belongs to another user, is a link, or is accessible to other users.
+    /// Creates the directory if missing, and checks that only this user can access it.
     pub fn open(path: &Path) -> Result<Self> {
         let doing = || format!("directory for jobs {}", path.display());
         let longest_job = path.join("x".repeat(JobId::SIZE_MAX));
@@ -87,9 +84,6 @@ impl Base {
     }
 
     /// Waits for the lock on creating and removing job directories.
-    ///
-    /// # Errors
-    /// The lock file cannot be opened.
     pub fn lock(&self) -> Result<BaseLock> {
         let path = self.path.join("lock");
         let failed = |error| Fault::from_os(format_args!("locking {}", path.display()), &error);
@@ -111,9 +105,6 @@ impl Base {
     }
 
     /// Writes and removes a file with the size of a small job's records.
-    ///
-    /// # Errors
-    /// For example, `ENOSPC`.
     pub fn try_write(&self) -> Result<()> {
         let path = self.path.join(format!("try-{}", std::process::id()));
         let written = std::fs::write(&path, [0x5a; TRIAL_SIZE]);
@@ -128,9 +119,6 @@ impl Base {
     }
 
     /// Returns the jobs that have a directory.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub fn jobs(&self) -> Result<Vec<JobId>> {
         let failed = |error| Fault::from_os(format_args!("reading {}", self.path.display()), &error);
         let mut jobs = Vec::new();
@@ -161,10 +149,7 @@ pub struct JobDir {
 }
 
 impl JobDir {
-    /// Creates or joins the directory of a job, and takes a shared lock on it.
-    ///
-    /// # Errors
-    /// `EEXIST` if it must be new and exists.
+    /// Creates or joins the directory of a job, and takes a shared lock on it. Fails with `EEXIST` if it must be new and exists.
     pub fn open(base: &Base, job: &JobId, usage: JobDirUse) -> Result<Self> {
         let _lock = base.lock()?;
         let path = base.job_path(job);
@@ -189,9 +174,6 @@ impl JobDir {
 
     /// Locks the directory of a job without running processes exclusively; `None` if a process runs. The lock on the base keeps
     /// agents that are joining from being refused.
-    ///
-    /// # Errors
-    /// It cannot be opened.
     pub fn lock_ended(base: &Base, _lock: &BaseLock, job: &JobId) -> Result<Option<Self>> {
         let path = base.job_path(job);
         let lock = open_dir(&path)?;
@@ -203,9 +185,6 @@ impl JobDir {
     }
 
     /// Turns the exclusive lock into the shared lock of a running job.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn revive(&self) -> Result<()> {
         flock(&self.lock, FlockOperation::LockShared)
             .map_err(|error| Fault::from_os(format_args!("locking {}", self.path.display()), &error.into()))
@@ -266,9 +245,6 @@ pub fn view_dirs(job_dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Creates a directory of mode 0700, with its parents.
-///
-/// # Errors
-/// It cannot be created.
 pub fn make_private_dir(path: &Path) -> Result<()> {
     DirBuilder::new()
         .mode(0o700)

@@ -87,9 +87,6 @@ pub(super) fn show_left(left: Undrained) -> String {
 }
 
 /// Removes all crashed jobs of the base, or only one; returns what is kept.
-///
-/// # Errors
-/// The base cannot be read or locked.
 pub fn sweep<A: AgentControl>(base: &Base, only: Option<&JobId>) -> Result<Vec<Kept>> {
     let lock = base.lock()?;
     let mut kept = Vec::new();
@@ -205,9 +202,6 @@ fn examine_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Undrained> {
 
 /// Removes the device directory of an exited agent, then the node's directory, unless the device has dirty data, or it has
 /// names of files and other nodes of the job have dirty data (`others`).
-///
-/// # Errors
-/// A part could not be examined or removed; it still exists.
 pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Result<Undrained> {
     let left = examine_node::<A>(dir, node)?;
     if left.is_needless(others) {
@@ -217,9 +211,6 @@ pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Resul
 }
 
 /// Waits for at most `limit` until agents on this host exit whose driver has exited, of all jobs or only one.
-///
-/// # Errors
-/// The base cannot be read.
 pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Result<()> {
     for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
         let dir = base.job_path(&job);
@@ -233,9 +224,6 @@ pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Resu
 }
 
 /// Removes everything of a node whose agent has exited.
-///
-/// # Errors
-/// A part could not be removed.
 pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
     if let Some(mut state) = NodeState::read(dir, node)? {
         state.device_used = false;
@@ -250,9 +238,6 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
 
 /// Removes a device directory whose agent has exited, and frees its space even if running programs have it open. A directory of
 /// another user in its place stays.
-///
-/// # Errors
-/// As of [`tree::remove`].
 pub fn remove_device(dir: &Path) -> Result<()> {
     match owned::is_own_dir(dir) {
         Ok(true) => {}
@@ -270,9 +255,6 @@ pub fn remove_device(dir: &Path) -> Result<()> {
 }
 
 /// Removes a crashed job on this host, with the data of its journals.
-///
-/// # Errors
-/// A process of the job runs, or a part could not be removed.
 pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
     let lock = base.lock()?;
     let busy = || Fault::new(Errno::EBUSY, "a process of the job still runs");
@@ -281,10 +263,7 @@ pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
     remove_job_dir(dir.path())
 }
 
-/// Removes the directory of an ended job, unless other programs have written to its mount points.
-///
-/// # Errors
-/// `ENOTEMPTY` if they have: nothing is removed. Errors of [`tree::remove`].
+/// Removes the directory of an ended job, unless other programs have written to its mount points. Then it fails with `ENOTEMPTY` and removes nothing.
 pub fn remove_job_dir(dir: &Path) -> Result<()> {
     mount_points::remove(dir)?;
     tree::remove(dir)

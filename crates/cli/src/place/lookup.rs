@@ -9,9 +9,6 @@ use tameike_core::{Errno, Fault, JobId, Result};
 impl JobRecord {
     /// Reads the record of the selected job: the named one, or the only running one. If this TMPDIR has no such job, it
     /// searches stores for jobs with another TMPDIR: jobs of other batch jobs never make the choice ambiguous.
-    ///
-    /// # Errors
-    /// There is no such job, or there are several.
     pub fn find(job: Option<&JobId>) -> Result<(PathBuf, Self)> {
         let today = Base::open(&base::path())?;
         match Self::find_in(std::slice::from_ref(&today), job) {

@@ -10,11 +10,11 @@
 //!     node-K/                           node.json, agent.log, commands/
 //! ```
 
-pub mod base;
-pub mod janitor;
-pub mod lookup;
-pub mod mount_points;
-pub mod orphans;
+pub(crate) mod base;
+pub(crate) mod janitor;
+mod lookup;
+pub(crate) mod mount_points;
+pub(crate) mod orphans;
 pub mod record;
-pub mod stores;
-pub mod tree;
+pub(crate) mod stores;
+pub(crate) mod tree;

@@ -34,9 +34,6 @@ pub struct MountPoint {
 impl MountPoint {
     /// Creates the directory. With `closed`, it refuses writes and has a README. The caller holds the lock on the directory for
     /// jobs, because the nodes of a host share their mount points.
-    ///
-    /// # Errors
-    /// It cannot be created.
     pub fn make(path: &Path, closed: bool) -> Result<Self> {
         let failed =
             |error| Fault::from_os(format_args!("creating the mount point {}", path.display()), &error);
@@ -75,10 +72,7 @@ pub fn strays(job_dir: &Path) -> Vec<String> {
     found
 }
 
-/// Removes the mount points of a job with their README files.
-///
-/// # Errors
-/// `ENOTEMPTY` if there are other files: nothing is removed.
+/// Removes the mount points of a job with their README files. Fails with `ENOTEMPTY` and removes nothing if there are other files.
 pub fn remove(job_dir: &Path) -> Result<()> {
     let strays = strays(job_dir);
     if !strays.is_empty() {

@@ -48,9 +48,6 @@ pub struct JobRecord {
 
 impl JobRecord {
     /// Returns the record of a job that this process starts.
-    ///
-    /// # Errors
-    /// `/proc` is missing.
     pub fn new(plan: JobPlan) -> Result<Self> {
         let driver = ProcessId::own()?;
         Ok(Self {
@@ -89,25 +86,16 @@ impl JobRecord {
     }
 
     /// Writes the record.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, job_dir: &Path) -> Result<()> {
         write_json(&path(job_dir), self).map_err(base::with_advice)
     }
 
     /// Reads the record of a job; `None` if it has none.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read(job_dir: &Path) -> Result<Option<Self>> {
         read_json(&path(job_dir))
     }
 
     /// Reads the record of a job from its directory, or from that of a node on a host without the driver.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read_anywhere(job_dir: &Path) -> Result<Option<Self>> {
         if let Some(record) = Self::read(job_dir)? {
             return Ok(Some(record));
@@ -117,9 +105,6 @@ impl JobRecord {
     }
 
     /// Returns all jobs that have a record, with their directories.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub fn all(base: &Base) -> Result<Vec<(PathBuf, Self)>> {
         let dirs = base.jobs()?.into_iter().map(|job| base.job_path(&job));
         dirs.filter_map(|dir| Self::read(&dir).transpose().map(|record| Ok((dir, record?)))).collect()
@@ -155,9 +140,6 @@ impl NodeState {
     }
 
     /// Returns the message on a used device directory that is missing.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn lost_device(&self) -> Result<Option<String>> {
         let Some(device) = self.device_dir.as_ref().filter(|_| self.device_used) else { return Ok(None) };
         // A directory of another user in its place is not examined.
@@ -181,18 +163,12 @@ impl NodeState {
     }
 
     /// Writes the record.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, job_dir: &Path) -> Result<()> {
         let path = node_dir(job_dir, self.record.node.0).join("node.json");
         write_json(&path, self).map_err(base::with_advice)
     }
 
     /// Reads the record of a node; `None` if it has none.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read(job_dir: &Path, node: u32) -> Result<Option<Self>> {
         read_json(&node_dir(job_dir, node).join("node.json"))
     }
@@ -237,9 +213,6 @@ pub struct DeviceOwner {
 
 impl DeviceOwner {
     /// Returns the record for a device directory of this process.
-    ///
-    /// # Errors
-    /// The parent of the user's directory for jobs cannot be examined.
     pub fn new(base: &Base, node: NodeId, record: &JobRecord, driver_is_here: bool) -> Result<Self> {
         let process = ProcessId::own()?;
         let job = &record.plan.job;
@@ -265,9 +238,6 @@ impl DeviceOwner {
     }
 
     /// Returns the number of the node.
-    ///
-    /// # Errors
-    /// The record has no valid node directory.
     pub fn node(&self) -> Result<u32> {
         let name = self.node_dir.file_name().and_then(|name| name.to_str());
         let none = || {
@@ -285,17 +255,11 @@ impl DeviceOwner {
     }
 
     /// Writes the record.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, device: &Path) -> Result<()> {
         write_json(&device.join(OWNER_FILE), self)
     }
 
     /// Reads the record; `None` if there is none.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read(device: &Path) -> Result<Option<Self>> {
         read_json(&device.join(OWNER_FILE))
     }

@@ -46,9 +46,6 @@ impl Store {
 }
 
 /// Returns the directories to search: the given ones, and the device directory of the configuration.
-///
-/// # Errors
-/// The configuration cannot be read, or a directory is missing.
 pub fn search_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut dirs = given.to_vec();
     if let Some(path) = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty())
@@ -65,9 +62,6 @@ pub fn search_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 /// Returns the directories that may contain stores: memory, the directories `dirs`, and the device directories of known
 /// jobs.
-///
-/// # Errors
-/// The directory for jobs cannot be read.
 pub fn roots(base: &Base, dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut roots = vec![PathBuf::from(RAM_DIR)];
     roots.extend(dirs.iter().cloned());
@@ -126,10 +120,7 @@ pub fn orphaned(stores: &[Store]) -> BTreeMap<JobId, Vec<&Store>> {
 }
 
 /// Creates a new directory for a job whose directory is missing, from the records of its stores. Then it is like any
-/// interrupted job.
-///
-/// # Errors
-/// `EBUSY` if another job has its name or its driver runs; errors of writing.
+/// interrupted job. Fails with `EBUSY` if another job has its name or its driver runs.
 pub fn adopt(today: &Base, lock: &BaseLock, stores: &[&Store]) -> Result<()> {
     let Some(owner) = stores.first().map(|store| &store.owner) else { return Ok(()) };
     let base = match stores[0].places() {

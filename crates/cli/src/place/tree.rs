@@ -13,10 +13,7 @@ use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process;
 
-/// Removes a file, or a directory recursively. A missing path is not an error.
-///
-/// # Errors
-/// `EPERM` if it belongs to another user; `EXDEV` if it contains a mount, which stays as it is.
+/// Removes a file, or a directory recursively. A missing path is not an error. Fails with `EPERM` if it belongs to another user, and with `EXDEV` if it contains a mount, which stays as it is.
 pub fn remove(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(found) => found,
@@ -94,9 +91,6 @@ fn remove_files(dir: &OwnedFd, device: u64) -> rustix::io::Result<Option<CString
 }
 
 /// Returns true if a directory is missing, empty, or has only the entry `name`.
-///
-/// # Errors
-/// It cannot be read.
 pub fn is_empty_but_for(path: &Path, name: &str) -> Result<bool> {
     let cannot = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
     let entries = match path.read_dir() {

@@ -21,9 +21,6 @@ const HEAD: [&str; 11] = [
 ];
 
 /// Prints one job.
-///
-/// # Errors
-/// Errors of `out`.
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "job {}: {} nodes", status.job, status.nodes.len())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();

@@ -13,9 +13,6 @@ const HEAD: [&str; 8] =
     ["file", "generation", "requests", "delivered", "hit rate", "in memory", "on devices", "cache holders"];
 
 /// Prints a line for each file.
-///
-/// # Errors
-/// Errors of `out`.
 pub fn write(lines: &[FileLine], out: &mut dyn Write) -> std::io::Result<()> {
     if lines.is_empty() {
         return writeln!(out, "no node of the job has opened a file yet");

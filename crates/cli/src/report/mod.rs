@@ -8,12 +8,22 @@ pub mod receipt;
 pub mod status;
 pub mod storms;
 
+use crate::exit;
 use std::fmt;
 use std::io::Write;
+use tameike_core::Result;
 
 /// Prints a message on standard error; a closed standard error is not an error.
 pub fn say(message: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "tameike: {}", printable(&message.to_string()));
+}
+
+/// Returns the exit code of a command, whose fault it prints.
+pub fn exit_code(outcome: Result<u8>) -> u8 {
+    outcome.unwrap_or_else(|fault| {
+        say(format_args!("{fault}"));
+        exit::FAILED
+    })
 }
 
 /// Escapes control characters: names come from programs and other users, and must not control the terminal.

@@ -148,9 +148,6 @@ struct Points<'a> {
 
 impl Network {
     /// Prints tables.
-    ///
-    /// # Errors
-    /// Errors of `out`.
     pub fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         for (place, series) in self.series.iter().enumerate() {
             if place > 0 {
@@ -162,9 +159,6 @@ impl Network {
     }
 
     /// Prints JSON: the outcomes with medians. It can be parsed as a [`Network`].
-    ///
-    /// # Errors
-    /// Errors of `out`.
     pub fn write_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let series = self.series.iter().map(|one| Points {
             job: &one.job,
@@ -180,9 +174,6 @@ impl Network {
 
 impl Network {
     /// Prints CSV: a line with the median of each fabric, quantity and size.
-    ///
-    /// # Errors
-    /// Those of `out`.
     pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "job,fabric,node,with,figure,bytes,median,unit")?;
         for Series { job, fabric, nodes: [node, with], outcomes, .. } in &self.series {

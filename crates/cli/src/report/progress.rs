@@ -1,6 +1,6 @@
 //! Progress of drains, loads, checks and measurements: a bar on a terminal, else a line every ten seconds.
 
-use super::say;
+use super::{plural, say};
 use crate::settings::size::show;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -11,33 +11,77 @@ use tameike_io::os::process::monotonic;
 
 /// Interval of lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-const TEMPLATE: &str = "tameike: draining {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {msg}";
 
-/// The display of one drain. It shows nothing until the agents report something.
-pub struct DrainProgress {
+/// The bar of a drain.
+pub const DRAIN: &str = "tameike: draining {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {msg}";
+/// The bar of `cache warm`, whose total is unknown.
+pub const WARM: &str = "tameike: loading {spinner} {bytes}, {binary_bytes_per_sec}, {msg}";
+/// The bar of measurements.
+pub const BENCH: &str = "tameike: measuring {bar:30} {pos}/{len}, {msg}";
+/// The bar of a check.
+pub const CHECK: &str =
+    "tameike: checking {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
+
+/// The display of one operation. It shows nothing before the first update.
+pub struct Display {
+    template: &'static str,
     bar: Option<ProgressBar>,
     terminal: bool,
     last_line: Duration,
 }
 
-impl DrainProgress {
-    pub fn new() -> Self {
-        Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
+impl Display {
+    pub fn new(template: &'static str) -> Self {
+        Self { template, bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
     }
 
-    pub fn update(&mut self, progress: Progress) {
-        let total = progress.bytes_flushed + progress.bytes_left;
-        let files =
-            format!("{} {} left", progress.files_left, super::plural(progress.files_left as usize, "file"));
+    pub fn drained(&mut self, progress: Progress) {
+        let Progress { files_left, bytes_left, bytes_flushed } = progress;
+        let total = bytes_flushed + bytes_left;
+        let files = format!("{files_left} {} left", plural(files_left as usize, "file"));
+        let line = format!("draining: {} of {}, {files}", show(bytes_flushed), show(total));
+        self.update(bytes_flushed, Some(total), files, line);
+    }
+
+    pub fn warmed(&mut self, so_far: &Warmed) {
+        let files = format!("{} {}", so_far.files, plural(so_far.files as usize, "file"));
+        let line = format!("loading: {} so far, {files}", show(so_far.bytes));
+        self.update(so_far.bytes, None, files, line);
+    }
+
+    /// There is no bar if there is nothing to compare.
+    pub fn checked(&mut self, done: u64, all: u64) {
+        let line = format!("checking: {} of {}", show(done), show(all));
+        match all {
+            0 => self.print(line),
+            _ => self.update(done, Some(all), String::new(), line),
+        }
+    }
+
+    /// Shows the measurement that begins, only on a terminal.
+    pub fn measuring(&mut self, number: u64, count: u64, what: String) {
         if self.terminal {
-            let style = ProgressStyle::with_template(TEMPLATE).expect("the template is valid");
-            let bar = self.bar.get_or_insert_with(|| ProgressBar::new(total).with_style(style));
-            bar.set_length(total);
-            bar.set_position(progress.bytes_flushed);
-            bar.set_message(files);
-        } else if monotonic() - self.last_line >= LINE_INTERVAL {
+            self.draw(number, Some(count), what);
+        }
+    }
+
+    fn update(&mut self, done: u64, total: Option<u64>, message: String, line: String) {
+        if self.terminal { self.draw(done, total, message) } else { self.print(line) }
+    }
+
+    fn draw(&mut self, done: u64, total: Option<u64>, message: String) {
+        let style = ProgressStyle::with_template(self.template).expect("the template is valid");
+        let new = || total.map_or_else(ProgressBar::no_length, ProgressBar::new).with_style(style);
+        let bar = self.bar.get_or_insert_with(new);
+        total.into_iter().for_each(|total| bar.set_length(total));
+        bar.set_position(done);
+        bar.set_message(message);
+    }
+
+    fn print(&mut self, line: String) {
+        if monotonic() - self.last_line >= LINE_INTERVAL {
             self.last_line = monotonic();
-            say(format_args!("draining: {} of {}, {files}", show(progress.bytes_flushed), show(total)));
+            say(format_args!("{line}"));
         }
     }
 
@@ -46,104 +90,6 @@ impl DrainProgress {
         match &self.bar {
             Some(bar) => bar.suspend(say),
             None => say(),
-        }
-    }
-
-    pub fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-const WARM_TEMPLATE: &str = "tameike: loading {spinner} {bytes}, {binary_bytes_per_sec}, {msg}";
-
-/// The display of `cache warm`, whose total is unknown. It shows nothing until a node reports something.
-pub struct WarmProgress {
-    bar: Option<ProgressBar>,
-    terminal: bool,
-    last_line: Duration,
-}
-
-impl WarmProgress {
-    pub fn new() -> Self {
-        Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
-    }
-
-    pub fn update(&mut self, so_far: &Warmed) {
-        let files = format!("{} {}", so_far.files, super::plural(so_far.files as usize, "file"));
-        if self.terminal {
-            let style = ProgressStyle::with_template(WARM_TEMPLATE).expect("the template is valid");
-            let bar = self.bar.get_or_insert_with(|| ProgressBar::no_length().with_style(style));
-            bar.set_position(so_far.bytes);
-            bar.set_message(files);
-        } else if monotonic() - self.last_line >= LINE_INTERVAL {
-            self.last_line = monotonic();
-            say(format_args!("loading: {} so far, {files}", show(so_far.bytes)));
-        }
-    }
-
-    pub fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-const BENCH_TEMPLATE: &str = "tameike: measuring {bar:30} {pos}/{len}, {msg}";
-
-/// The display of measurements, only on a terminal.
-pub struct BenchProgress {
-    bar: Option<ProgressBar>,
-}
-
-impl BenchProgress {
-    /// `count` is the number of measurements.
-    pub fn new(count: u64) -> Self {
-        let style = ProgressStyle::with_template(BENCH_TEMPLATE).expect("the template is valid");
-        let is_shown = std::io::stderr().is_terminal();
-        Self { bar: is_shown.then(|| ProgressBar::new(count).with_style(style)) }
-    }
-
-    /// Shows the measurement that begins.
-    pub fn update(&mut self, what: String) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(what);
-            bar.inc(1);
-        }
-    }
-
-    pub fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-const CHECK_TEMPLATE: &str =
-    "tameike: checking {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
-
-/// The display of a check. It shows nothing if there is nothing to compare.
-pub struct CheckProgress {
-    bar: Option<ProgressBar>,
-    terminal: bool,
-    last_line: Duration,
-}
-
-impl CheckProgress {
-    pub fn new() -> Self {
-        Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
-    }
-
-    pub fn update(&mut self, done: u64, all: u64) {
-        if self.terminal && all > 0 {
-            let style = ProgressStyle::with_template(CHECK_TEMPLATE).expect("the template is valid");
-            let bar = self.bar.get_or_insert_with(|| ProgressBar::new(all).with_style(style));
-            bar.set_length(all);
-            bar.set_position(done);
-        } else if monotonic() - self.last_line >= LINE_INTERVAL {
-            self.last_line = monotonic();
-            say(format_args!("checking: {} of {}", show(done), show(all)));
         }
     }
 

@@ -99,9 +99,6 @@ struct Document<'a> {
 }
 
 /// Checks that the receipt can be written, before a job runs whose receipt cannot be repeated. An existing file is not changed.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn check_place(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let failed = |error| Fault::from_os(format_args!("writing the receipt {}", path.display()), &error);
@@ -111,9 +108,6 @@ pub fn check_place(path: Option<&Path>) -> Result<()> {
 }
 
 /// Writes the receipt as JSON.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write_json(receipt: &Receipt, path: &Path) -> Result<()> {
     let document = Document { complete: receipt.is_complete(), receipt };
     let failed = |error| Fault::from_os(format_args!("writing the receipt {}", path.display()), &error);

@@ -10,9 +10,6 @@ const HEAD: [&str; 9] =
     ["node", "host", "node-local", "shared", "cache", "to drain", "memory", "cores", "state"];
 
 /// Prints one job.
-///
-/// # Errors
-/// Errors of `out`.
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     let behind = status.shared_dir.as_ref().map(|dir| format!(", cache of {}", dir.display()));
     writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;

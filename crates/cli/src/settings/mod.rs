@@ -1,10 +1,10 @@
 //! Builds the plan of a job from options and configuration, before anything is started.
 
-pub mod batch;
+mod batch;
 pub mod capacity;
 pub mod config;
 pub mod hostfile;
-pub mod size;
+pub(crate) mod size;
 
 use crate::arguments::{DeviceChoice, JobOptions};
 use crate::place::base;
@@ -112,9 +112,6 @@ fn aggregate(options: &JobOptions) -> Aggregate {
 
 impl JobPlan {
     /// Builds the plan.
-    ///
-    /// # Errors
-    /// Errors of options, configuration or hostfile.
     pub fn new(options: &JobOptions, keep_going: bool) -> Result<Self> {
         let config = options.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
         let options = config.complete(options);

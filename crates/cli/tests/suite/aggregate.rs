@@ -6,12 +6,14 @@ mod names;
 mod sparse;
 mod times;
 
-use crate::support::{binary, shown, succeed};
+use crate::support::{Run, assert_contains, binary, err, out, shown, succeed, wrapped};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempDir;
 
 const DAMAGED: i32 = 4;
@@ -19,12 +21,123 @@ const REPAIRED: i32 = 1;
 const INCOMPLETE: i32 = 75;
 const FAILED: i32 = 71;
 
-fn agg(words: &[&Path]) -> Output {
-    Command::new(binary()).arg("agg").args(words).output().expect("it starts")
+/// Arguments: text and paths.
+type Arguments<'a> = [&'a dyn AsRef<OsStr>];
+
+/// `tameike agg` with these arguments.
+fn agg(arguments: &Arguments<'_>) -> Command {
+    let mut command = Command::new(binary());
+    command.arg("agg").args(arguments.iter().map(|argument| argument.as_ref()));
+    command
 }
 
-fn path(word: &str) -> &Path {
-    Path::new(word)
+/// A directory with an empty source directory, and the path of a container.
+struct Dirs {
+    base: TempDir,
+    source: PathBuf,
+    container: PathBuf,
+}
+
+impl Dirs {
+    fn new() -> Self {
+        Self::in_dir(tempfile::tempdir().expect("a directory"))
+    }
+
+    /// The same in memory, because not every disk file system supports all times.
+    fn in_memory() -> Self {
+        Self::in_dir(tempfile::tempdir_in("/dev/shm").expect("a directory"))
+    }
+
+    fn in_dir(base: TempDir) -> Self {
+        let (source, container) = (base.path().join("source"), base.path().join("container"));
+        fs::create_dir(&source).expect("a directory");
+        Self { base, source, container }
+    }
+
+    /// A path in the directory.
+    fn at(&self, name: &str) -> PathBuf {
+        self.base.path().join(name)
+    }
+
+    /// Fills the source with these numbers of files of this size.
+    fn fill(&self, numbers: Range<u64>, size: usize) {
+        for number in numbers {
+            fs::write(self.source.join(format!("{number}")), bytes(number, size)).expect("written");
+        }
+    }
+
+    /// Creates a file of the source with this time.
+    fn put(&self, name: &str, time: &str) {
+        fs::write(self.source.join(name), name).expect("written");
+        self.touch(name, time);
+    }
+
+    fn touch(&self, name: &str, time: &str) {
+        let path = self.source.join(name);
+        succeed(Command::new("touch").args(["--no-dereference", "--date", time]).arg(path));
+    }
+
+    /// A source with files of all types and sizes.
+    fn tree() -> Self {
+        let dirs = Self::new();
+        let source = &dirs.source;
+        fs::create_dir_all(source.join("results/deep/er")).expect("directories");
+        fs::create_dir(source.join("empty")).expect("a directory");
+        for (number, size) in [0, 1, 3901, 70_000, 1 << 20, 5_000_000].into_iter().enumerate() {
+            let file = source.join(format!("results/rank-{number}.out"));
+            fs::write(&file, bytes(number as u64, size)).expect("written");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600 + number as u32)).expect("changed");
+        }
+        for number in 0..300 {
+            let file = source.join(format!("results/deep/er/{number:04}"));
+            fs::write(file, bytes(1000 + number, 900)).expect("written");
+        }
+        let holes = File::create(source.join("holes")).expect("made");
+        holes.write_all_at(b"behind", 9 << 20).expect("written");
+        symlink("../results/rank-1.out", source.join("empty/link")).expect("a link");
+        succeed(Command::new("mkfifo").arg(source.join("fifo")));
+        fs::set_permissions(source.join("empty"), fs::Permissions::from_mode(0o500)).expect("changed");
+        dirs
+    }
+
+    /// Packs the source.
+    fn pack(&self) {
+        agg(&[&"create", &self.source, &self.container]).exits(0);
+    }
+
+    /// Packs the source with several writers.
+    fn packed(self) -> Self {
+        agg(&[&"create", &"--writers=3", &"--block-size=64K", &self.source, &self.container]).exits(0);
+        self
+    }
+
+    /// The extracted tree equals the source, with times and permissions.
+    fn assert_extracted(&self, into: &str) -> PathBuf {
+        let into = self.at(into);
+        agg(&[&"extract", &"--same-permissions", &self.container, &into]).exits(0);
+        assert_same(&self.source, &into);
+        into
+    }
+
+    /// The subfile with these bytes, and their offset.
+    fn find(&self, bytes: &[u8]) -> (PathBuf, u64) {
+        let names = fs::read_dir(&self.container).expect("a directory");
+        let mut files =
+            names.map(|name| name.expect("a name").path()).filter(|path| path.extension().is_some());
+        let found = files.find_map(|path| {
+            let all = fs::read(&path).expect("read");
+            let at = all.windows(bytes.len()).position(|window| window == bytes)?;
+            Some((path, at as u64))
+        });
+        found.expect("they are there")
+    }
+}
+
+impl Drop for Dirs {
+    fn drop(&mut self) {
+        // Allow an unprivileged user to remove read-only directories.
+        let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.base.path()).status();
+    }
 }
 
 /// Pseudo-random bytes of a seed.
@@ -39,151 +152,53 @@ fn bytes(seed: u64, size: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(size).collect()
 }
 
-/// A tree with files of all types and sizes.
-struct Tree {
-    base: TempDir,
+fn assert_same_content(one: &Path, other: &Path) {
+    let options = ["--recursive", "--no-dereference", "--exclude=fifo"];
+    succeed(Command::new("diff").args(options).args([one, other]));
 }
 
-impl Tree {
-    fn new() -> Self {
-        let tree = Self { base: tempfile::tempdir().expect("a directory") };
-        let source = tree.source();
-        fs::create_dir_all(source.join("results/deep/er")).expect("directories");
-        fs::create_dir(source.join("empty")).expect("a directory");
-        for (number, size) in [0, 1, 3901, 70_000, 1 << 20, 5_000_000].into_iter().enumerate() {
-            let file = source.join(format!("results/rank-{number}.out"));
-            fs::write(&file, bytes(number as u64, size)).expect("written");
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o600 + number as u32)).expect("changed");
-        }
-        for number in 0..300 {
-            fs::write(source.join(format!("results/deep/er/{number:04}")), bytes(1000 + number, 900))
-                .expect("written");
-        }
-        let holes = File::create(source.join("holes")).expect("made");
-        holes.write_all_at(b"behind", 9 << 20).expect("written");
-        symlink("../results/rank-1.out", source.join("empty/link")).expect("a link");
-        succeed(Command::new("mkfifo").arg(source.join("fifo")));
-        fs::set_permissions(source.join("empty"), fs::Permissions::from_mode(0o500)).expect("changed");
-        tree
-    }
-
-    fn source(&self) -> PathBuf {
-        self.base.path().join("source")
-    }
-
-    fn container(&self) -> PathBuf {
-        self.base.path().join("container")
-    }
-
-    fn packed(self) -> Self {
-        let output = agg(&[
-            path("create"),
-            path("--writers=3"),
-            path("--block-size=64K"),
-            &self.source(),
-            &self.container(),
-        ]);
-        assert!(output.status.success(), "{}", shown(&output));
-        self
-    }
-
-    /// The extracted tree equals the source, with times and permissions.
-    fn assert_extracted(&self, into: &str) -> PathBuf {
-        let into = self.base.path().join(into);
-        let output = agg(&[path("extract"), path("--same-permissions"), &self.container(), &into]);
-        assert!(output.status.success(), "{}", shown(&output));
-        assert_same(&self.source(), &into);
-        into
-    }
-
-    /// The subfile with these bytes, and their offset.
-    fn find(&self, bytes: &[u8]) -> (PathBuf, u64) {
-        let names = fs::read_dir(self.container()).expect("a directory");
-        let mut files =
-            names.map(|name| name.expect("a name").path()).filter(|path| path.extension().is_some());
-        let found = files.find_map(|path| {
-            let all = fs::read(&path).expect("read");
-            let at = all.windows(bytes.len()).position(|window| window == bytes)?;
-            Some((path, at as u64))
-        });
-        found.expect("they are there")
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        // Allow an unprivileged user to clean up.
-        let _ = fs::set_permissions(self.source().join("empty"), fs::Permissions::from_mode(0o700));
-    }
-}
-
+/// Content, times and permissions are the same.
 fn assert_same(one: &Path, other: &Path) {
-    succeed(
-        Command::new("diff")
-            .args(["--recursive", "--no-dereference", "--exclude=fifo"])
-            .args([one, other])
-            .stderr(Stdio::inherit()),
-    );
+    assert_same_content(one, other);
     let listed = |dir: &Path| {
-        succeed(Command::new("find").current_dir(dir).args([
-            ".",
-            "-mindepth",
-            "1",
-            "-printf",
-            "%P %y %m %U %G %T@ %l\\n",
-        ]))
+        let list = r"find . -mindepth 1 -printf '%P %y %m %U %G %T@ %l\n' | LC_ALL=C sort";
+        succeed(Command::new("sh").args(["-c", list]).current_dir(dir))
     };
-    let sorted = |text: String| -> Vec<String> {
-        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
-    };
-    assert_eq!(sorted(listed(one)), sorted(listed(other)));
+    assert_eq!(listed(one), listed(other));
 }
 
 #[test]
 fn an_extracted_tree_equals_its_source() {
-    let tree = Tree::new().packed();
+    let tree = Dirs::tree().packed();
     let into = tree.assert_extracted("back");
     let holes = fs::metadata(into.join("holes")).expect("there");
     assert!(holes.blocks() * 512 < holes.size() / 2, "holes are still holes");
-    let again = agg(&[path("extract"), &tree.container(), &into, path("results/rank-2.out")]);
-    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
-    assert!(String::from_utf8_lossy(&again.stderr).contains("rank-2.out"), "{}", shown(&again));
+    let again = agg(&[&"extract", &tree.container, &into, &"results/rank-2.out"]).exits(INCOMPLETE);
+    assert_contains(&err(&again), &["rank-2.out"]);
 }
 
 #[test]
 fn parts_of_a_container_are_listed_printed_and_extracted() {
-    let tree = Tree::new().packed();
-    let container = tree.container();
-    let names = |words: &[&Path]| -> Vec<String> {
-        let output = agg(words);
-        assert!(output.status.success(), "{}", shown(&output));
-        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    let tree = Dirs::tree().packed();
+    let container = &tree.container;
+    let names = |arguments: &Arguments<'_>| -> Vec<String> {
+        out(&agg(arguments).exits(0)).lines().map(str::to_owned).collect()
     };
-    assert_eq!(names(&[path("ls"), &container]), ["empty", "fifo", "holes", "results"]);
-    assert_eq!(names(&[path("ls"), &container, path("/empty/")]), ["empty/link"]);
-    assert_eq!(names(&[path("ls"), &container, path("-r")]).len(), 313);
-    assert_eq!(names(&[path("ls"), &container, path("-r"), path("results/deep")]).len(), 301);
-    let long = names(&[path("ls"), &container, path("-l"), path("results/rank-2.out")]);
+    assert_eq!(names(&[&"ls", &container]), ["empty", "fifo", "holes", "results"]);
+    assert_eq!(names(&[&"ls", &container, &"/empty/"]), ["empty/link"]);
+    assert_eq!(names(&[&"ls", &container, &"-r"]).len(), 313);
+    assert_eq!(names(&[&"ls", &container, &"-r", &"results/deep"]).len(), 301);
+    let long = names(&[&"ls", &container, &"-l", &"results/rank-2.out"]);
     assert!(long[0].starts_with("-rw-----w-") && long[0].contains(" 3901 "), "{long:?}");
-    let printed = agg(&[path("cat"), &container, path("results/rank-2.out"), path("results/rank-5.out")]);
+    let printed = agg(&[&"cat", &container, &"results/rank-2.out", &"results/rank-5.out"]).exits(0);
     assert_eq!(printed.stdout, [bytes(2, 3901), bytes(5, 5_000_000)].concat());
-    let some = tree.base.path().join("some");
-    let output = agg(&[path("extract"), &container, &some, path("results/deep/er"), path("holes")]);
-    assert!(output.status.success(), "{}", shown(&output));
+    let some = tree.at("some");
+    agg(&[&"extract", &container, &some, &"results/deep/er", &"holes"]).exits(0);
     assert_eq!(fs::read_dir(some.join("results/deep/er")).expect("there").count(), 300);
     assert!(some.join("holes").exists() && !some.join("results/rank-1.out").exists());
-    for words in
-        [&[path("cat"), &container, path("nowhere")][..], &[path("ls"), &container, path("no/where")]]
-    {
-        let output = agg(words);
-        assert_eq!(output.status.code(), Some(FAILED));
-        assert!(
-            String::from_utf8_lossy(&output.stderr).contains("it is not in the container"),
-            "{}",
-            shown(&output)
-        );
+    let missing: [&Arguments<'_>; 2] = [&[&"cat", container, &"nowhere"], &[&"ls", container, &"no/where"]];
+    for arguments in missing {
+        assert_contains(&err(&agg(arguments).exits(FAILED)), &["it is not in the container"]);
     }
 }
 
@@ -197,111 +212,89 @@ fn inside(container: &Path, path: &str) -> PathBuf {
 
 #[test]
 fn files_and_trees_are_copied_in_and_out_and_between_containers() {
-    let tree = Tree::new().packed();
-    let (base, container) = (tree.base.path(), tree.container());
-    let copied = |words: &[&Path]| {
-        let output = agg(&[&[path("cp"), path("-p")], words].concat());
-        assert!(output.status.success(), "{}", shown(&output));
-    };
+    let tree = Dirs::tree().packed();
+    let (base, container) = (tree.base.path(), &tree.container);
+    let copied = |arguments: &Arguments<'_>| agg(arguments).arg("-p").exits(0);
     // From a container: to another name, into a directory, everything.
-    copied(&[&inside(&container, "results/rank-2.out"), &base.join("file")]);
+    copied(&[&"cp", &inside(container, "results/rank-2.out"), &base.join("file")]);
     assert_eq!(fs::read(base.join("file")).expect("copied"), bytes(2, 3901));
     assert_eq!(fs::metadata(base.join("file")).expect("there").permissions().mode() & 0o777, 0o602);
     fs::create_dir(base.join("some")).expect("a directory");
     copied(&[
-        path("-r"),
-        &inside(&container, "results/deep"),
-        &inside(&container, "holes"),
-        &inside(&container, "empty/link"),
+        &"cp",
+        &"-r",
+        &inside(container, "results/deep"),
+        &inside(container, "holes"),
+        &inside(container, "empty/link"),
         &base.join("some"),
     ]);
-    assert_same(&tree.source().join("results/deep"), &base.join("some/deep"));
+    assert_same(&tree.source.join("results/deep"), &base.join("some/deep"));
     let holes = fs::metadata(base.join("some/holes")).expect("there");
     assert!(holes.size() == (9 << 20) + 6 && holes.blocks() * 512 < holes.size() / 2);
-    assert_eq!(fs::read_link(base.join("some/link")).expect("a link"), path("../results/rank-1.out"));
-    copied(&[path("-r"), &inside(&container, ""), &base.join("all")]);
-    assert_same(&tree.source(), &base.join("all"));
+    assert_eq!(fs::read_link(base.join("some/link")).expect("a link"), Path::new("../results/rank-1.out"));
+    copied(&[&"cp", &"-r", &inside(container, ""), &base.join("all")]);
+    assert_same(&tree.source, &base.join("all"));
     // Into a container: under another name; then the extracted tree equals the source.
-    copied(&[path("-r"), &tree.source(), &inside(&container, "again")]);
-    copied(&[
-        path("-r"),
-        path("--compress"),
-        &tree.source(),
-        &base.join("file"),
-        &inside(&container, "again"),
-    ]);
-    copied(&[path("-r"), &inside(&container, "again/source"), &base.join("back")]);
-    assert_same(&tree.source(), &base.join("back"));
-    assert_eq!(agg(&[path("cat"), &container, path("again/file")]).stdout, bytes(2, 3901));
+    copied(&[&"cp", &"-r", &tree.source, &inside(container, "again")]);
+    copied(&[&"cp", &"-r", &"--compress", &tree.source, &base.join("file"), &inside(container, "again")]);
+    copied(&[&"cp", &"-r", &inside(container, "again/source"), &base.join("back")]);
+    assert_same(&tree.source, &base.join("back"));
+    assert_eq!(agg(&[&"cat", &container, &"again/file"]).exits(0).stdout, bytes(2, 3901));
     // Between containers, and within one.
     let other = base.join("other");
     fs::create_dir(base.join("nothing")).expect("a directory");
-    assert!(agg(&[path("create"), &base.join("nothing"), &other]).status.success());
-    copied(&[path("-r"), &inside(&container, "again/source"), &inside(&other, "here")]);
-    copied(&[path("-r"), &inside(&other, "here"), &inside(&other, "there")]);
-    copied(&[path("-r"), &inside(&other, "there"), &base.join("third")]);
-    assert_same(&tree.source(), &base.join("third"));
-    for container in [&container, &other] {
-        let verified = agg(&[path("verify"), container]);
-        assert!(verified.status.success(), "{}", shown(&verified));
-    }
-    for dir in ["all", "back", "third"] {
-        fs::set_permissions(base.join(dir).join("empty"), fs::Permissions::from_mode(0o700))
-            .expect("changed");
+    agg(&[&"create", &base.join("nothing"), &other]).exits(0);
+    copied(&[&"cp", &"-r", &inside(container, "again/source"), &inside(&other, "here")]);
+    copied(&[&"cp", &"-r", &inside(&other, "here"), &inside(&other, "there")]);
+    copied(&[&"cp", &"-r", &inside(&other, "there"), &base.join("third")]);
+    assert_same(&tree.source, &base.join("third"));
+    for container in [container, &other] {
+        agg(&[&"verify", container]).exits(0);
     }
 }
 
 #[test]
 fn files_that_are_not_copied_are_reported() {
-    let tree = Tree::new().packed();
-    let (base, container) = (tree.base.path(), tree.container());
-    let refused = |words: &[&Path], code: i32, why: &str| {
-        let output = agg(&[&[path("cp")], words].concat());
-        assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{}", shown(&output));
+    let tree = Dirs::tree().packed();
+    let (base, container) = (tree.base.path(), &tree.container);
+    let refused = |arguments: &Arguments<'_>, code: i32, why: &str| {
+        assert_contains(&err(&agg(arguments).exits(code)), &[why]);
     };
-    let file = inside(&container, "results/rank-2.out");
+    let file = inside(container, "results/rank-2.out");
     fs::create_dir(base.join("into")).expect("a directory");
     fs::write(base.join("into/rank-2.out"), "other").expect("written");
-    refused(&[&file, &inside(&container, "holes"), &base.join("into")], INCOMPLETE, "rank-2.out");
+    refused(&[&"cp", &file, &inside(container, "holes"), &base.join("into")], INCOMPLETE, "rank-2.out");
     assert_eq!(fs::read(base.join("into/rank-2.out")).expect("there"), b"other", "nothing is replaced");
     assert!(base.join("into/holes").exists(), "other files are copied");
-    refused(&[&base.join("into/rank-2.out"), &inside(&container, "results")], INCOMPLETE, "rank-2.out");
-    assert_eq!(agg(&[path("cat"), &container, path("results/rank-2.out")]).stdout, bytes(2, 3901));
-    refused(&[&inside(&container, "results"), &base.join("into")], INCOMPLETE, "`-r`");
-    refused(&[&inside(&container, "no/where"), &base.join("into")], INCOMPLETE, "no/where");
-    refused(&[&base.join("none"), &inside(&container, "")], INCOMPLETE, "none");
-    refused(&[&file, &inside(&container, "holes"), &base.join("new")], FAILED, "not a directory");
-    refused(&[&base.join("into/holes"), &inside(&base.join("none"), "x")], FAILED, "in a container");
+    refused(&[&"cp", &base.join("into/rank-2.out"), &inside(container, "results")], INCOMPLETE, "rank-2.out");
+    assert_eq!(agg(&[&"cat", &container, &"results/rank-2.out"]).exits(0).stdout, bytes(2, 3901));
+    refused(&[&"cp", &inside(container, "results"), &base.join("into")], INCOMPLETE, "`-r`");
+    refused(&[&"cp", &inside(container, "no/where"), &base.join("into")], INCOMPLETE, "no/where");
+    refused(&[&"cp", &base.join("none"), &inside(container, "")], INCOMPLETE, "none");
+    refused(&[&"cp", &file, &inside(container, "holes"), &base.join("new")], FAILED, "not a directory");
+    refused(&[&"cp", &base.join("into/holes"), &inside(&base.join("none"), "x")], FAILED, "in a container");
     assert!(!base.join("none:x").exists());
 }
 
 #[test]
 fn other_programs_read_exported_archives() {
-    let tree = Tree::new().packed();
-    let archive = tree.base.path().join("archive.tar");
-    let output = agg(&[path("export"), &tree.container(), &archive]);
-    assert!(output.status.success(), "{}", shown(&output));
-    let piped = agg(&[path("export"), &tree.container()]);
+    let tree = Dirs::tree().packed();
+    let archive = tree.at("archive.tar");
+    agg(&[&"export", &tree.container, &archive]).exits(0);
+    let piped = agg(&[&"export", &tree.container]).exits(0);
     assert_eq!(piped.stdout, fs::read(&archive).expect("read"));
-    let into = tree.base.path().join("unpacked");
+    let into = tree.at("unpacked");
     fs::create_dir(&into).expect("a directory");
-    succeed(
-        Command::new("tar")
-            .arg("--extract")
-            .arg("--preserve-permissions")
-            .arg("--file")
-            .args([&archive])
-            .arg("--directory")
-            .arg(&into),
-    );
-    succeed(
-        Command::new("diff").args(["-r", "--no-dereference", "--exclude=fifo"]).args([&tree.source(), &into]),
-    );
+    let mut tar = Command::new("tar");
+    succeed(tar.args(["--extract", "--preserve-permissions", "--file"]).args([
+        &archive,
+        "--directory".as_ref(),
+        &into,
+    ]));
+    assert_same_content(&tree.source, &into);
     let listed = "import sys, tarfile; print(len(tarfile.open(sys.argv[1]).getnames()))";
     assert_eq!(succeed(Command::new("python3").args(["-c", listed]).arg(&archive)).trim(), "313");
-    let again = agg(&[path("export"), &tree.container(), &archive]);
-    assert_eq!(again.status.code(), Some(FAILED), "{}", shown(&again));
+    agg(&[&"export", &tree.container, &archive]).exits(FAILED);
 }
 
 /// A zip archive has all files of the tree and no others.
@@ -324,30 +317,30 @@ assert there - names == left and len(names) == len(archive.namelist()), (there ^
 
 #[test]
 fn a_zip_archive_has_the_files_and_unsupported_types_are_reported() {
-    let tree = Tree::new().packed();
-    let archive = tree.base.path().join("archive.zip");
-    let output = agg(&[path("export"), &tree.container(), &archive]);
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let shown_text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(shown_text.contains("fifo") && shown_text.contains("zip"), "{shown_text}");
-    let piped = agg(&[path("export"), path("--format=zip"), &tree.container()]);
+    let tree = Dirs::tree().packed();
+    let archive = tree.at("archive.zip");
+    let output = agg(&[&"export", &tree.container, &archive]).exits(INCOMPLETE);
+    assert_contains(&err(&output), &["fifo", "zip"]);
+    let piped = agg(&[&"export", &"--format=zip", &tree.container]).exits(0);
     assert!(piped.stdout == fs::read(&archive).expect("read"));
-    succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source()).arg("fifo"));
+    succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source).arg("fifo"));
 }
 
 /// A container that is mounted, until this is dropped.
 struct Mounted(Child);
 
 impl Mounted {
-    fn new(container: &Path, at: &Path) -> Self {
-        let mut server = Command::new(binary());
-        server.args(["agg", "mount"]).args([container, at]).stderr(Stdio::piped());
-        let mut server = Self(server.spawn().expect("it starts"));
+    /// Mounts the container; returns the mount point, too.
+    fn new(dirs: &Dirs) -> (Self, PathBuf) {
+        let at = dirs.at("at");
+        fs::create_dir_all(&at).expect("a directory");
+        let mut server = agg(&[&"mount", &dirs.container, &at]);
+        let mut server = Self(server.stderr(Stdio::piped()).spawn().expect("it starts"));
         let mut line = String::new();
         let mut messages = BufReader::new(server.0.stderr.take().expect("a pipe"));
         messages.read_line(&mut line).expect("the mount message");
-        assert!(line.contains("is mounted at"), "{line}");
-        server
+        assert_contains(&line, &["is mounted at"]);
+        (server, at)
     }
 
     /// Interrupts it like Ctrl-C.
@@ -367,17 +360,15 @@ impl Drop for Mounted {
 
 #[test]
 fn a_container_is_mounted_read_only() {
-    let tree = Tree::new().packed();
-    let at = tree.base.path().join("at");
-    fs::create_dir(&at).expect("a directory");
-    let mut server = Mounted::new(&tree.container(), &at);
-    assert_same(&tree.source(), &at);
+    let tree = Dirs::tree().packed();
+    let (mut server, at) = Mounted::new(&tree);
+    assert_same(&tree.source, &at);
     let listed = |dir: &str| fs::read_dir(at.join(dir)).expect("a directory").count();
     assert_eq!((listed(""), listed("results"), listed("results/deep/er")), (4, 7, 300));
-    let (of, file) = (at.join("results/rank-2.out"), tree.source().join("results/rank-2.out"));
+    let (of, file) = (at.join("results/rank-2.out"), tree.source.join("results/rank-2.out"));
     let (of, file) = (of.metadata().expect("there"), file.metadata().expect("there"));
     assert_eq!((of.mode(), of.mtime(), of.len()), (file.mode(), file.mtime(), file.len()));
-    assert_eq!(fs::read_link(at.join("empty/link")).expect("a link"), path("../results/rank-1.out"));
+    assert_eq!(fs::read_link(at.join("empty/link")).expect("a link"), Path::new("../results/rank-1.out"));
     let refused = |result: std::io::Result<()>| result.expect_err("it cannot be changed").raw_os_error();
     assert_eq!(refused(File::create(at.join("new")).map(drop)), Some(30));
     assert_eq!(refused(fs::remove_file(at.join("holes"))), Some(30));
@@ -389,72 +380,57 @@ fn a_container_is_mounted_read_only() {
 
 #[test]
 fn compressed_files_equal_their_source() {
-    let tree = Tree::new();
+    let tree = Dirs::tree();
     let text = "the same line again and again\n".repeat(200_000);
-    fs::write(tree.source().join("log"), &text).expect("written");
-    let output = agg(&[path("create"), path("--compress"), &tree.source(), &tree.container()]);
-    assert!(output.status.success(), "{}", shown(&output));
+    fs::write(tree.source.join("log"), &text).expect("written");
+    agg(&[&"create", &"--compress", &tree.source, &tree.container]).exits(0);
     let size = |dir: &Path| -> u64 {
         let names = fs::read_dir(dir).expect("a directory");
         names.map(|name| name.expect("a name").metadata().expect("a file").blocks() * 512).sum()
     };
-    assert!(size(&tree.container()) < 8 << 20, "{} bytes", size(&tree.container()));
+    assert!(size(&tree.container) < 8 << 20, "{} bytes", size(&tree.container));
     tree.assert_extracted("back");
-    let verified = agg(&[path("verify"), &tree.container()]);
-    assert!(verified.status.success(), "{}", shown(&verified));
-    let printed = agg(&[path("cat"), &tree.container(), path("log")]);
+    agg(&[&"verify", &tree.container]).exits(0);
+    let printed = agg(&[&"cat", &tree.container, &"log"]).exits(0);
     assert!(printed.stdout == text.as_bytes());
 }
 
 #[test]
 fn damage_is_reported_and_all_other_files_are_extracted() {
-    let tree = Tree::new().packed();
+    let tree = Dirs::tree().packed();
     let (subfile, at) = tree.find(&bytes(3, 70_000)[..200]);
     let file = OpenOptions::new().write(true).open(subfile).expect("opened");
     file.write_all_at(&[0xff; 3], at + 100).expect("damaged");
-    let verified = agg(&[path("verify"), &tree.container()]);
-    assert_eq!(verified.status.code(), Some(DAMAGED), "{}", shown(&verified));
-    let shown_text = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(
-        shown_text.contains("DAMAGED  results/rank-3.out: ") && shown_text.matches("DAMAGED").count() == 1,
-        "{shown_text}"
-    );
-    let into = tree.base.path().join("back");
-    let extracted = agg(&[path("extract"), &tree.container(), &into]);
-    assert_eq!(extracted.status.code(), Some(INCOMPLETE), "{}", shown(&extracted));
+    let verified = agg(&[&"verify", &tree.container]).exits(DAMAGED);
+    let text = out(&verified);
+    assert_contains(&text, &["DAMAGED  results/rank-3.out: "]);
+    assert_eq!(text.matches("DAMAGED").count(), 1, "{text}");
+    let into = tree.at("back");
+    agg(&[&"extract", &tree.container, &into]).exits(INCOMPLETE);
     assert!(!into.join("results/rank-3.out").exists(), "no partial file is left");
-    fs::remove_file(tree.source().join("results/rank-3.out")).expect("removed");
-    succeed(
-        Command::new("diff").args(["-r", "--no-dereference", "--exclude=fifo"]).args([&tree.source(), &into]),
-    );
+    fs::remove_file(tree.source.join("results/rank-3.out")).expect("removed");
+    assert_same_content(&tree.source, &into);
 }
 
 #[test]
 fn an_index_that_is_damaged_or_missing_is_rebuilt() {
-    let tree = Tree::new().packed();
-    let index = tree.container().join("index");
+    let tree = Dirs::tree().packed();
+    let index = tree.container.join("index");
     let size = fs::metadata(&index).expect("there").len();
     for damage in [Some(size / 3), Some(size - 5), None] {
         match damage {
             Some(at) => {
                 let file = OpenOptions::new().write(true).open(&index).expect("opened");
                 file.write_all_at(b"rubbish", at.min(size - 7)).expect("damaged");
-                let extracted = agg(&[path("ls"), path("-r"), &tree.container()]);
-                assert_eq!(extracted.status.code(), Some(FAILED), "{}", shown(&extracted));
-                assert!(
-                    String::from_utf8_lossy(&extracted.stderr).contains("--rebuild"),
-                    "{}",
-                    shown(&extracted)
-                );
-                let rebuilt = agg(&[path("verify"), path("--rebuild"), &tree.container()]);
-                assert_eq!(rebuilt.status.code(), Some(REPAIRED), "{}", shown(&rebuilt));
+                let extracted = agg(&[&"ls", &"-r", &tree.container]).exits(FAILED);
+                assert_contains(&err(&extracted), &["--rebuild"]);
+                agg(&[&"verify", &"--rebuild", &tree.container]).exits(REPAIRED);
             }
             None => fs::remove_file(&index).expect("removed"),
         }
-        let verified = agg(&[path("verify"), &tree.container()]);
-        assert!(verified.status.success(), "{}", shown(&verified));
-        let is_told = String::from_utf8_lossy(&verified.stderr).contains("it has no index");
-        assert_eq!(is_told, damage.is_none(), "{}", shown(&verified));
+        let verified = agg(&[&"verify", &tree.container]).exits(0);
+        let is_reported = err(&verified).contains("it has no index");
+        assert_eq!(is_reported, damage.is_none(), "{}", shown(&verified));
         let into = format!("back-{damage:?}");
         tree.assert_extracted(&into);
     }
@@ -463,43 +439,33 @@ fn an_index_that_is_damaged_or_missing_is_rebuilt() {
 /// The reader ran out of file descriptors.
 #[test]
 fn a_container_of_more_files_than_may_be_open_is_read() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container) = (base.path().join("source"), base.path().join("container"));
-    fs::create_dir(&source).expect("a directory");
-    for number in 0..80 {
-        fs::write(source.join(format!("{number}")), bytes(number, 50_000)).expect("written");
-    }
-    let create = ["agg", "create", "--writers=40", "--subfiles=40", "--block-size=256K"];
-    succeed(Command::new(binary()).args(create).args([&source, &container]));
-    let limited = |words: &[&Path]| {
-        let limit = r#"ulimit -n 30; exec "$0" agg "$@""#;
-        Command::new("sh").args(["-c", limit]).arg(binary()).args(words).output().expect("it runs")
+    let dirs = Dirs::new();
+    dirs.fill(0..80, 50_000);
+    let options = ["--writers=40", "--subfiles=40", "--block-size=256K"];
+    agg(&[&"create", &dirs.source, &dirs.container]).args(options).exits(0);
+    let limited = |arguments: &Arguments<'_>| {
+        let limit = ["-c", r#"ulimit -n 30; exec "$0" "$@""#];
+        wrapped("sh", &limit, &agg(arguments)).exits(0)
     };
-    let verified = limited(&[path("verify"), &container]);
-    assert!(verified.status.success(), "{}", shown(&verified));
-    let printed = limited(&[path("cat"), &container, path("7")]);
+    limited(&[&"verify", &dirs.container]);
+    let printed = limited(&[&"cat", &dirs.container, &"7"]);
     assert!(printed.stdout == bytes(7, 50_000), "{}", shown(&printed));
-    let back = base.path().join("back");
-    let extracted = limited(&[path("extract"), &container, &back]);
-    assert!(extracted.status.success(), "{}", shown(&extracted));
-    assert_same(&source, &back);
+    limited(&[&"extract", &dirs.container, &dirs.at("back")]);
+    assert_same(&dirs.source, &dirs.at("back"));
 }
 
 #[test]
 fn files_that_a_killed_writer_packed_are_readable() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container) = (base.path().join("source"), base.path().join("container"));
-    fs::create_dir(&source).expect("a directory");
+    let dirs = Dirs::new();
+    let (source, container) = (&dirs.source, &dirs.container);
     for number in 0..3000_u64 {
         let size = if number % 50 == 0 { 300_000 } else { 2000 };
         fs::write(source.join(format!("{number:04}")), bytes(number, size)).expect("written");
     }
     let (mut found, mut delay_ms) = (Vec::new(), 5);
     for round in 0..12 {
-        let _ = fs::remove_dir_all(&container);
-        let mut writer = Command::new(binary())
-            .args(["agg", "create", "--block-size=256K", "--writers=2"])
-            .args([&source, &container])
+        let _ = fs::remove_dir_all(container);
+        let mut writer = agg(&[&"create", &"--block-size=256K", &"--writers=2", source, container])
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
@@ -508,13 +474,11 @@ fn files_that_a_killed_writer_packed_are_readable() {
         delay_ms += 7;
         writer.kill().expect("killed");
         let whole = writer.wait().expect("ended").success();
-        if !container.join("container").exists()
-            || fs::metadata(container.join("container")).expect("there").len() == 0
-        {
+        if !fs::metadata(container.join("container")).is_ok_and(|header| header.len() > 0) {
             continue;
         }
-        let into = base.path().join(format!("back-{round}"));
-        let extracted = agg(&[path("extract"), &container, &into]);
+        let into = dirs.at(&format!("back-{round}"));
+        let extracted = agg(&[&"extract", &container, &into]).exits(0);
         let code = extracted.status.code();
         let mut count = 0;
         for name in fs::read_dir(&into).expect("there") {
@@ -537,65 +501,53 @@ fn files_that_a_killed_writer_packed_are_readable() {
 
 #[test]
 fn invalid_arguments_are_reported() {
-    let tree = Tree::new();
-    let refused = |words: &[&Path], why: &str| {
-        let output = agg(words);
-        assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{}", shown(&output));
+    let tree = Dirs::tree();
+    let refused = |arguments: &Arguments<'_>, why: &str| {
+        let output = agg(arguments).exits(FAILED);
+        assert_contains(&err(&output), &[why]);
     };
-    refused(&[path("ls"), &tree.source()], "this is no container");
-    refused(&[path("create"), &tree.source(), tree.base.path()], "not an empty directory");
-    for inside in [tree.source(), tree.source().join("new"), tree.source().join("results/new")] {
-        refused(&[path("create"), &tree.source(), &inside], "the directory to pack");
-        assert!(inside == tree.source() || !inside.exists());
+    refused(&[&"ls", &tree.source], "this is no container");
+    refused(&[&"create", &tree.source, &tree.base.path()], "not an empty directory");
+    for inside in ["", "new", "results/new"].map(|name| tree.source.join(name)) {
+        refused(&[&"create", &tree.source, &inside], "the directory to pack");
+        assert!(inside == tree.source || !inside.exists());
     }
-    refused(&[path("create"), path("--block-size=100K"), &tree.source(), &tree.container()], "power of two");
-    refused(&[path("create"), path("/no/such/tree"), &tree.container()], "/no/such/tree");
-    let mut file = File::create(tree.base.path().join("file")).expect("made");
-    file.write_all(b"x").expect("written");
-    refused(&[path("create"), &tree.source(), &tree.base.path().join("file/container")], "creating ");
+    refused(&[&"create", &"--block-size=100K", &tree.source, &tree.container], "power of two");
+    refused(&[&"create", &"/no/such/tree", &tree.container], "/no/such/tree");
+    fs::write(tree.at("file"), "x").expect("written");
+    refused(&[&"create", &tree.source, &tree.at("file/container")], "creating ");
 }
 
 /// If the index is missing and a record header is damaged, the rebuilt index lacks the file of that record.
 #[test]
 fn a_damaged_record_gives_a_non_zero_exit_code() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container) = (base.path().join("source"), base.path().join("container"));
-    fs::create_dir(&source).expect("a directory");
-    for number in 0..20 {
-        fs::write(source.join(format!("{number}")), bytes(number, 9000)).expect("written");
-    }
-    succeed(
-        Command::new(binary())
-            .args(["agg", "create", "--subfiles=1", "--writers=1"])
-            .args([&source, &container]),
-    );
+    let dirs = Dirs::new();
+    let container = &dirs.container;
+    dirs.fill(0..20, 9000);
+    agg(&[&"create", &"--subfiles=1", &"--writers=1", &dirs.source, container]).exits(0);
     fs::remove_file(container.join("index")).expect("removed");
     let subfile = container.join("00000000.data");
     let mut data = fs::read(&subfile).expect("read");
     let heads: Vec<_> = (0..data.len()).step_by(64).filter(|at| data[*at..].starts_with(b"TREC")).collect();
     data[heads[3] + 40] ^= 1;
     fs::write(&subfile, data).expect("damaged");
-    let all = inside(&container, "");
-    let (back, copied, archive) =
-        (base.path().join("back"), base.path().join("copied"), base.path().join("a.tar"));
-    for words in [
-        &[path("verify"), &container][..],
-        &[path("extract"), &container, &back],
-        &[path("cp"), path("-r"), &all, &copied],
-        &[path("export"), &container, &archive],
-    ] {
-        let output = agg(words);
-        assert_eq!(output.status.code(), Some(DAMAGED), "{words:?}: {}", shown(&output));
+    let commands: [&Arguments<'_>; 4] = [
+        &[&"verify", container],
+        &[&"extract", container, &dirs.at("back")],
+        &[&"cp", &"-r", &inside(container, ""), &dirs.at("copied")],
+        &[&"export", container, &dirs.at("a.tar")],
+    ];
+    for arguments in commands {
+        agg(arguments).exits(DAMAGED);
     }
-    assert_eq!(fs::read_dir(&back).expect("there").count(), 19);
+    assert_eq!(fs::read_dir(dirs.at("back")).expect("there").count(), 19);
 }
 
 #[test]
 fn a_lost_header_is_rebuilt_from_the_data_files() {
     for is_lost in [true, false] {
-        let tree = Tree::new().packed();
-        let header = tree.container().join("container");
+        let tree = Dirs::tree().packed();
+        let header = tree.container.join("container");
         let before = fs::read(&header).expect("read");
         match is_lost {
             true => fs::remove_file(&header).expect("removed"),
@@ -605,57 +557,48 @@ fn a_lost_header_is_rebuilt_from_the_data_files() {
                 fs::write(&header, damaged).expect("damaged");
             }
         }
-        let printed = agg(&[path("cat"), &tree.container(), path("results/rank-2.out")]);
+        let printed = agg(&[&"cat", &tree.container, &"results/rank-2.out"]).exits(0);
         assert_eq!(printed.stdout, bytes(2, 3901), "{}", shown(&printed));
-        let verified = agg(&[path("verify"), &tree.container()]);
-        assert_eq!(verified.status.code(), Some(DAMAGED), "{}", shown(&verified));
-        let rebuilt = agg(&[path("verify"), path("--rebuild"), &tree.container()]);
-        assert_eq!(rebuilt.status.code(), Some(REPAIRED), "{}", shown(&rebuilt));
+        agg(&[&"verify", &tree.container]).exits(DAMAGED);
+        agg(&[&"verify", &"--rebuild", &tree.container]).exits(REPAIRED);
         assert_eq!(fs::read(&header).expect("read"), before);
-        let verified = agg(&[path("verify"), &tree.container()]);
-        assert!(verified.status.success(), "{}", shown(&verified));
+        agg(&[&"verify", &tree.container]).exits(0);
     }
 }
 
 #[test]
 fn links_within_a_container_are_followed() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container) = (base.path().join("source"), base.path().join("container"));
-    fs::create_dir_all(source.join("run-7")).expect("directories");
+    let dirs = Dirs::new();
+    let (source, container) = (&dirs.source, &dirs.container);
+    fs::create_dir(source.join("run-7")).expect("a directory");
     fs::write(source.join("run-7/log"), "hello").expect("written");
     symlink("run-7", source.join("latest")).expect("a link");
     symlink("run-7/log", source.join("log")).expect("a link");
     symlink("../outside", source.join("run-7/out")).expect("a link");
     symlink("loop", source.join("loop")).expect("a link");
-    succeed(Command::new(binary()).args(["agg", "create"]).args([&source, &container]));
+    dirs.pack();
     for name in ["log", "latest/log", "latest/../log"] {
-        let printed = agg(&[path("cat"), &container, path(name)]);
+        let printed = agg(&[&"cat", &container, &name]).exits(0);
         assert_eq!(printed.stdout, b"hello", "{name}: {}", shown(&printed));
     }
-    let listed = agg(&[path("ls"), &container, path("latest")]);
+    let listed = agg(&[&"ls", &container, &"latest"]).exits(0);
     assert_eq!(listed.stdout, b"run-7/log\nrun-7/out\n", "{}", shown(&listed));
     for name in ["loop", "latest/../../x"] {
-        let printed = agg(&[path("cat"), &container, path(name)]);
-        assert_eq!(printed.status.code(), Some(FAILED), "{}", shown(&printed));
+        agg(&[&"cat", container, &name]).exits(FAILED);
     }
 }
 
 /// The thread that walks the tree blocked forever on its full channel.
 #[test]
 fn packing_onto_a_full_file_system_ends() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, full) = (base.path().join("source"), base.path().join("full"));
-    fs::create_dir(&source).expect("a directory");
+    let dirs = Dirs::new();
+    let full = dirs.at("full");
     fs::create_dir(&full).expect("a directory");
-    for number in 0..3000 {
-        fs::write(source.join(format!("{number}")), bytes(number, 9000)).expect("written");
-    }
+    dirs.fill(0..3000, 9000);
     let script =
         r#"mount -t tmpfs -o size=12m none "$1" && exec timeout -s KILL 60 "$0" agg create "$2" "$1/c.tmk""#;
-    let output = Command::new("unshare")
+    Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", script])
-        .args([Path::new(binary()), &full, &source])
-        .output()
-        .expect("it runs");
-    assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
+        .args([Path::new(binary()), &full, &dirs.source])
+        .exits(FAILED);
 }

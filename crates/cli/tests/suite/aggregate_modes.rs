@@ -100,6 +100,6 @@ fn error_messages_escape_control_characters_of_names() {
            "$1" agg extract container out; "$1" agg extract container out 2>&1 || test $? = 75
            "$1" agg cat container "$(printf 'y\033[2J')" 2>&1 || test $? = 71"#,
     );
-    assert!(text.contains("title") && text.contains("[2J"), "{text}");
+    assert_contains(&text, &["title", "[2J"]);
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
 }

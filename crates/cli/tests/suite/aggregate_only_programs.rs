@@ -1,23 +1,20 @@
 //! `tameike run --aggregate-only`: programs that start other programs.
 
-use crate::support::shown;
-use crate::support::spooled::Place;
-use std::fs;
+use crate::support::spooled::SpoolSite;
+use crate::support::{binary, succeed};
+use std::path::Path;
+use std::process::Command;
 
 /// Runs a script in a plain directory and in a container's: output and files are the same.
-fn compare(script: &str) -> Place {
-    let place = Place::new();
+fn compare(script: &str) {
+    let site = SpoolSite::new();
     let listing = "find . -mindepth 1 | LC_ALL=C sort; find . -type f | LC_ALL=C sort | xargs md5sum";
     let script = format!("umask 022\n{script}\ncd \"$here\"; {listing}");
-    let with = |dir: &std::path::Path| format!("here={}\ncd $here\n{script}", dir.display());
-    let expected = place.plainly(&with(&place.plain()));
-    let output = place.run(&["bash", "-euc", &with(&place.container())]).output().expect("it starts");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", shown(&output));
-    let script = format!("cd {}\n{listing}", place.extracted().display());
-    assert!(expected.ends_with(&place.plainly(&script)), "{expected}");
-    place.assert_whole();
-    place
+    let with = |dir: &Path| format!("here={}\ncd $here\n{script}", dir.display());
+    let expected = site.plainly(&with(&site.plain()));
+    assert_eq!(succeed(&mut site.run(&["bash", "-euc", &with(&site.container())])), expected);
+    let script = format!("cd {}\n{listing}", site.extracted().display());
+    assert!(expected.ends_with(&site.plainly(&script)), "{expected}");
 }
 
 /// S39k.
@@ -85,8 +82,8 @@ PYTHON
 /// A nested run has its own container, and a program can leave both.
 #[test]
 fn a_nested_spool_and_a_disabled_spool_are_respected() {
-    let place = Place::new();
-    let (other, file) = (place.base.path().join("other"), place.container().join("file"));
+    let site = SpoolSite::new();
+    let (other, file) = (site.base.path().join("other"), site.container().join("file"));
     let (other, file) = (other.display(), file.display());
     let script = format!(
         "echo outer > file; env -i $TAMEIKE_BINARY run --aggregate-only {other} --spool ../spool -- \
@@ -94,16 +91,10 @@ fn a_nested_spool_and_a_disabled_spool_are_respected() {
          if TAMEIKE_SPOOL= /bin/cat {file}; then exit 1; fi
          if TAMEIKE_SPOOL= env -i TAMEIKE_SPOOL= /bin/cat {file}; then exit 1; fi"
     );
-    let output = place.script(&script).output().expect("it starts");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "outer\n");
-    let inner = std::process::Command::new(crate::support::binary())
-        .args(["agg", "cat", &other.to_string(), "file"])
-        .output()
-        .expect("it starts");
-    assert_eq!(String::from_utf8_lossy(&inner.stdout), "inner\n", "{}", shown(&inner));
-    assert_eq!(fs::read(place.extracted().join("file")).expect("it is there"), b"outer\n");
-    place.assert_whole();
+    assert_eq!(succeed(&mut site.script(&script)), "outer\n");
+    let inner = ["agg", "cat", &other.to_string(), "file"];
+    assert_eq!(succeed(Command::new(binary()).args(inner)), "inner\n");
+    assert_eq!(site.extracted_text("file"), "outer\n");
 }
 
 /// A script with an interpreter in the directory, as in Python virtual environments, could not run: the kernel searched the

@@ -1,7 +1,7 @@
 //! Programs in C that use the library, in jobs.
 
 use crate::kit::Kit;
-use crate::support::{Site, preload, shown, succeed};
+use crate::support::{Site, is_root, preload, succeed};
 use std::process::Command;
 
 /// The program has the same output and files in each view as in a plain directory, and other nodes and programs see the files.
@@ -22,16 +22,8 @@ fn run_in_all_views(options: &[&str]) -> String {
            rm /dev/shm/$TAMEIKE_JOB.sums
            tameike status --json"#
     );
-    let output = site.job(2, options, &inner).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let parts: Vec<&str> = text.split("---\n").collect();
-    assert_eq!(parts.len(), 4, "{text}");
-    for (view, part) in parts[..3].iter().enumerate() {
-        assert_eq!(*part, expected, "view {view}");
-    }
-    site.assert_clean();
-    parts[3].to_owned()
+    let text = succeed(&mut site.job(2, options, &inner));
+    preload::assert_equal_in_all_views(&text, &expected).to_owned()
 }
 
 #[test]
@@ -53,13 +45,12 @@ fn a_view_that_is_mounted_read_only_is_not_changed() {
     let site = Site::new();
     let script = format!(r#"{} "$TAMEIKE_SHARED""#, kit.build("mounts").display());
     succeed(&mut site.job(1, &[], &script));
-    site.assert_clean();
 }
 
 /// After a change of user, the permissions of the new user apply.
 #[test]
 fn a_program_that_changes_its_user_has_the_permissions_of_the_new_user() {
-    if tameike_io::os::process::user() != 0 {
+    if !is_root() {
         return;
     }
     let kit = Kit::new();
@@ -70,5 +61,4 @@ fn a_program_that_changes_its_user_has_the_permissions_of_the_new_user() {
         kit.build("users").display()
     );
     succeed(&mut site.job(1, &[], &script));
-    site.assert_clean();
 }

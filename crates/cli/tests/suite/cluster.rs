@@ -2,13 +2,12 @@
 
 pub mod network;
 
+use crate::support::interactive::Interactive;
 use crate::support::victims::code_of_recovery;
-use crate::support::{shown, succeed};
+use crate::support::{Run, assert_contains, err, is_soak, json, shown, succeed, utf8};
 use network::Cluster;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 /// Longest time in seconds of a call to an unreachable node: the documented limit, with reserve for a busy machine.
 const CALL_LIMIT_SECONDS: f64 = 10.0 + 5.0;
@@ -16,24 +15,22 @@ const CALL_LIMIT_SECONDS: f64 = 10.0 + 5.0;
 /// The program that runs in the views.
 const WORKER: &str = include_str!("cluster/worker.py");
 
-/// The directory of the worker's log, with the worker.
-fn account(cluster: &Cluster) -> PathBuf {
-    let account = cluster.plain_dir("account");
-    fs::write(cluster.plain_dir("program").join("worker.py"), WORKER).expect("the worker");
-    account
-}
-
 /// The worker's command line for a task.
 fn worker(cluster: &Cluster, task: &str) -> String {
-    let program = cluster.plain_dir("program").join("worker.py");
-    format!("python3 {} {task} {}", program.display(), cluster.plain_dir("account").display())
+    format!("{} {task} {}", cluster.python(WORKER), cluster.plain_dir("account").display())
+}
+
+/// Checks the files in the shared directory.
+fn check_shared(cluster: &Cluster) {
+    let check = format!("{} {}", worker(cluster, "check"), cluster.shared().display());
+    succeed(Command::new("sh").args(["-euc", &check]));
 }
 
 /// S2a. S6a.
 #[test]
 fn three_hosts_have_the_same_views() {
     let cluster = Cluster::new(&["", "", ""]);
-    let words = cluster.run(
+    let text = cluster.run(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                mkdir "$view/dir"
                for k in 0 1 2; do
@@ -53,8 +50,7 @@ fn three_hosts_have_the_same_views() {
            tameike status"#,
     );
     for node in 0..3 {
-        assert!(words.contains(&format!("[{node}] own")), "{words}");
-        assert!(words.contains(&format!("10.213.0.{}/24", node + 1)), "{words}");
+        assert_contains(&text, &[&format!("[{node}] own"), &format!("10.213.0.{}/24", node + 1)]);
     }
     let dir = cluster.shared().join("dir");
     succeed(Command::new("sha256sum").args(["--quiet", "-c", "sums"]).current_dir(&dir));
@@ -62,71 +58,15 @@ fn three_hosts_have_the_same_views() {
     cluster.assert_clean();
 }
 
-/// A job whose output is read line by line.
-struct Watched {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-    words: Vec<String>,
-}
-
-impl Watched {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, input, output, words: Vec::new() }
-    }
-
-    fn send_line(&mut self, line: &str) {
-        let input = self.input.as_mut().expect("open until the end");
-        writeln!(input, "{line}").expect("it waits");
-    }
-
-    /// Sends a signal, like a batch system.
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let _ = Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status();
-    }
-
-    /// The next line; `None` at the end.
-    fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line).expect("text") == 0 {
-            return None;
-        }
-        self.words.push(line.trim_end().to_owned());
-        self.words.last().cloned()
-    }
-
-    /// Waits until each of `nodes` has printed `count` more lines that begin with `word`.
-    fn until(&mut self, nodes: &[u32], word: &str, count: usize) {
-        let mut counts = vec![0; nodes.len()];
-        while counts.iter().any(|&seen| seen < count) {
-            let line = self.line();
-            assert!(line.is_some(), "it ended before {word}: {:#?}", self.words);
-            let line = line.unwrap_or_default();
-            for (&node, seen) in nodes.iter().zip(&mut counts) {
-                *seen += usize::from(line.starts_with(&format!("[{node}] {word}")));
-            }
-        }
-    }
-
-    /// Reads to the end; returns all output and the exit code.
-    fn end(mut self) -> (Vec<String>, Option<i32>) {
-        while self.line().is_some() {}
-        let status = self.child.wait().expect("our child");
-        (std::mem::take(&mut self.words), status.code())
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        // It runs only after a failed assertion: it drains within its grace time, and ends.
-        self.input.take();
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            self.signal("-TERM");
-            let _ = self.child.wait();
+/// Reads until each of `nodes` has printed `count` more lines that begin with `word`.
+fn read_until(job: &mut Interactive, nodes: &[u32], word: &str, count: usize) {
+    let mut counts = vec![0; nodes.len()];
+    while counts.iter().any(|&seen| seen < count) {
+        let line = job.line();
+        assert!(line.is_some(), "it ended before {word}: {:#?}", job.lines);
+        let line = line.unwrap_or_default();
+        for (&node, seen) in nodes.iter().zip(&mut counts) {
+            *seen += usize::from(line.starts_with(&format!("[{node}] {word}")));
         }
     }
 }
@@ -140,43 +80,33 @@ fn a_job_from_a_login_node_behaves_like_a_local_one() {
         trap 'echo ended > "$TAMEIKE_CACHE/ended"; exit 17' TERM
         echo waiting
         while :; do sleep 0.1; done"#;
-    let mut job = Watched::start(&mut cluster.job(&[], script));
+    let mut job = Interactive::start(&mut cluster.job(&[], script));
     assert_eq!(job.line().as_deref(), Some("ready on node 0 of 2"));
-    let words = succeed(&mut cluster.tameike(&[
-        "exec",
-        "--job",
-        cluster.job_name(),
-        "--all",
-        "--",
-        "sh",
-        "-c",
-        "hostname -I; exit 0",
-    ]));
-    assert!(words.contains("[0] 10.213.0.1") && words.contains("[1] 10.213.0.2"), "{words}");
-    let code = cluster
-        .tameike(&["exec", "--job", cluster.job_name(), "--node", "1", "--", "sh", "-c", "exit 9"])
-        .status();
-    assert_eq!(code.expect("it starts").code(), Some(9));
+    let exec = ["exec", "--job", cluster.job_name()];
+    let all = [&exec[..], &["--all", "--", "sh", "-c", "hostname -I; exit 0"]].concat();
+    let messages = succeed(&mut cluster.tameike(&all));
+    assert_contains(&messages, &["[0] 10.213.0.1", "[1] 10.213.0.2"]);
+    cluster.tameike(&[&exec[..], &["--node", "1", "--", "sh", "-c", "exit 9"]].concat()).exits(9);
     job.send_line("hello");
     assert_eq!(job.line().as_deref(), Some("waiting"));
     job.signal("-TERM");
-    let (words, code) = job.end();
-    assert_eq!(code, Some(17), "{words:#?}");
+    let (lines, code) = job.end();
+    assert_eq!(code, Some(17), "{lines:#?}");
     assert_eq!(fs::read_to_string(cluster.shared().join("word")).expect("a word"), "hello\n");
     assert_eq!(fs::read_to_string(cluster.shared().join("ended")).expect("the end"), "ended\n");
     cluster.assert_clean();
 }
 
 /// Checks the calls of workers: only the documented error, only within the documented time.
-fn assert_documented(words: &[String]) {
-    assert!(!words.iter().any(|line| line.contains("WRONG")), "wrong bytes: {words:#?}");
-    for line in words.iter().filter(|line| line.contains("] failed ")) {
+fn assert_documented(lines: &[String]) {
+    assert!(!lines.iter().any(|line| line.contains("WRONG")), "wrong bytes: {lines:#?}");
+    for line in lines.iter().filter(|line| line.contains("] failed ")) {
         assert!(line.contains("] failed EHOSTDOWN "), "an undocumented error: {line}");
     }
-    let calls = words.iter().filter(|line| line.contains("] failed ") || line.contains("] slow "));
+    let calls = lines.iter().filter(|line| line.contains("] failed ") || line.contains("] slow "));
     for line in calls {
         let seconds = line.rsplit(' ').next().and_then(|last| last.parse::<f64>().ok());
-        assert!(seconds.is_some_and(|seconds| seconds < CALL_LIMIT_SECONDS), "too slow: {line}\n{words:#?}");
+        assert!(seconds.is_some_and(|seconds| seconds < CALL_LIMIT_SECONDS), "too slow: {line}\n{lines:#?}");
     }
 }
 
@@ -184,46 +114,37 @@ fn assert_documented(words: &[String]) {
 #[test]
 fn a_failed_link_gives_errors_in_time_and_recovers() {
     let cluster = Cluster::new(&["", "", ""]);
-    let account = account(&cluster);
-    let script = format!(
-        "tameike exec --all -- {}\ntameike exec --all -- {}",
-        worker(&cluster, "work"),
-        worker(&cluster, "check")
-    );
+    let account = cluster.plain_dir("account");
+    let [work, check] = ["work", "check"].map(|task| worker(&cluster, task));
+    let script = format!("tameike exec --all -- {work}\ntameike exec --all -- {check}");
     let receipt = cluster.plain_dir("receipt").join("receipt.json");
-    let options = ["--verify", "--receipt", receipt.to_str().expect("plain path")];
-    let mut job = Watched::start(&mut cluster.job(&options, &script));
-    job.until(&[0, 1, 2], "whole", 2);
+    let options = ["--verify", "--receipt", utf8(&receipt)];
+    let mut job = Interactive::start(&mut cluster.job(&options, &script));
+    read_until(&mut job, &[0, 1, 2], "whole", 2);
     // A short failure only delays calls.
     cluster.cut(2);
     succeed(Command::new("sleep").arg("2"));
     cluster.heal(2);
-    job.until(&[0, 1, 2], "whole", 2);
-    assert!(!job.words.iter().any(|line| line.contains("] failed ")), "{:#?}", job.words);
-    let rounds = if std::env::var_os("TAMEIKE_SOAK").is_some() { 12 } else { 1 };
+    read_until(&mut job, &[0, 1, 2], "whole", 2);
+    assert!(!job.lines.iter().any(|line| line.contains("] failed ")), "{:#?}", job.lines);
+    let rounds = if is_soak() { 12 } else { 1 };
     for round in 0..rounds {
         let host = (2 + round) % 3;
         cluster.cut(host);
-        job.until(&[0, 1, 2], "failed", 2);
+        read_until(&mut job, &[0, 1, 2], "failed", 2);
         cluster.heal(host);
-        job.until(&[0, 1, 2], "whole", 2);
+        read_until(&mut job, &[0, 1, 2], "whole", 2);
     }
     fs::write(account.join("stop"), "").expect("the file that stops the workers");
-    let (words, code) = job.end();
-    assert_documented(&words);
-    assert_eq!(code, Some(0), "{words:#?}");
-    assert_eq!(words.iter().filter(|line| line.contains("] checked ")).count(), 3, "{words:#?}");
+    let (lines, code) = job.end();
+    assert_documented(&lines);
+    assert_eq!(code, Some(0), "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("] checked ")).count(), 3, "{lines:#?}");
 
-    let document = fs::read(&receipt).expect("a receipt");
-    let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
+    let document = json(&receipt);
     assert_eq!(document["complete"], true, "{document:#}");
-    assert!(
-        !document.to_string().contains("another program"),
-        "the job's flushes found as changes: {document:#}"
-    );
-    let checked = worker(&cluster, "check");
-    let shared = cluster.shared();
-    succeed(Command::new("sh").args(["-euc", &format!("{checked} {}", shared.display())]));
+    assert!(!document.to_string().contains("another program"), "own flushes are changes: {document:#}");
+    check_shared(&cluster);
     cluster.assert_clean();
 }
 
@@ -231,35 +152,32 @@ fn a_failed_link_gives_errors_in_time_and_recovers() {
 #[test]
 fn a_link_failure_during_the_drain_is_reported_and_recovered() {
     let cluster = Cluster::new(&["", "", ""]);
-    let account = account(&cluster);
+    let account = cluster.plain_dir("account");
     // The workers exit at their first error, and the job drains while the link is down.
     let script = format!("tameike exec --all -- {}; echo over; read -r end", worker(&cluster, "work"));
     let receipt = cluster.plain_dir("receipt").join("receipt.json");
-    let options = ["--receipt", receipt.to_str().expect("plain path")];
-    let mut job = Watched::start(&mut cluster.job(&options, &script));
-    job.until(&[0, 1, 2], "whole", 3);
+    let options = ["--receipt", utf8(&receipt)];
+    let mut job = Interactive::start(&mut cluster.job(&options, &script));
+    read_until(&mut job, &[0, 1, 2], "whole", 3);
     cluster.cut(2);
     fs::write(account.join("stop"), "").expect("the file that stops the workers");
     while job.line().is_some_and(|line| line != "over") {}
     job.send_line("end");
-    let (words, code) = job.end();
-    assert_eq!(code, Some(75), "{words:#?}");
-    let document = fs::read(&receipt).expect("a receipt");
-    let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
+    let (lines, code) = job.end();
+    assert_eq!(code, Some(75), "{lines:#?}");
+    let document = json(&receipt);
     assert_eq!(document["complete"], false, "{document:#}");
 
     cluster.heal(2);
     let recovered =
         cluster.tameike(&["recover", "--job", cluster.job_name(), "--verify"]).output().expect("a recovery");
     // A file that a worker was writing has only its temporary name, which the receipt lists.
-    let words = String::from_utf8_lossy(&recovered.stderr).into_owned();
-    let cut_off: Vec<_> = words.lines().filter(|line| line.contains("CUT OFF")).collect();
-    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{words}");
-    let code = code_of_recovery(&words);
+    let messages = err(&recovered);
+    let cut_off: Vec<_> = messages.lines().filter(|line| line.contains("CUT OFF")).collect();
+    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{messages}");
+    let code = code_of_recovery(&messages);
     assert_eq!(recovered.status.code(), Some(code), "{}\n{document:#}", shown(&recovered));
-    let checked = worker(&cluster, "check");
-    let shared = cluster.shared();
-    succeed(Command::new("sh").args(["-euc", &format!("{checked} {}", shared.display())]));
+    check_shared(&cluster);
     cluster.assert_clean();
 }
 
@@ -267,7 +185,7 @@ fn a_link_failure_during_the_drain_is_reported_and_recovered() {
 #[test]
 fn a_host_without_a_device_uses_its_groups() {
     let cluster = Cluster::new(&["group=1", "group=2", "device=no group=2 slots=4"]);
-    let words = cluster.run(
+    let text = cluster.run(
         r#"tameike exec --node 2 -- sh -euc '
                seq 1 1000000 > "$TAMEIKE_NODE_LOCAL/own"
                mkdir "$TAMEIKE_NODE_LOCAL/dir"; mv "$TAMEIKE_NODE_LOCAL/own" "$TAMEIKE_NODE_LOCAL/dir/own"
@@ -283,7 +201,7 @@ fn a_host_without_a_device_uses_its_groups() {
            tameike exec --node 2 -- sh -euc 'cmp "$TAMEIKE_SHARED/near" "$TAMEIKE_NODE_LOCAL/dir/own"; df "$TAMEIKE_NODE_LOCAL" >&2'
            tameike status --json"#,
     );
-    let status: serde_json::Value = serde_json::from_str(&words).expect(&words);
+    let status: serde_json::Value = serde_json::from_str(&text).expect(&text);
     let text = status.to_string();
     let nodes = status.pointer("/0/running/nodes").expect(&text);
     let used = |node: usize, view: usize| {

@@ -1,6 +1,6 @@
 //! `--cores` binds the agent, and nothing else.
 
-use crate::support::{Site, shown, succeed};
+use crate::support::{Site, assert_contains, err, shown, succeed};
 
 /// Prints the cores that `status` reports, and the affinity of the agent's threads and of this program. Threads of FUSE by
 /// io_uring are bound to one core each.
@@ -31,9 +31,7 @@ print("program", allowed("/proc/self/status"))
 "#;
 
 fn cores_of(site: &Site, options: &[&str]) -> String {
-    let program = site.plain().join("cores.py");
-    std::fs::write(&program, PROGRAM).expect("the program");
-    succeed(&mut site.job(1, options, &format!("python3 {}", program.display())))
+    succeed(&mut site.job(1, options, &site.python(PROGRAM)))
 }
 
 #[test]
@@ -44,7 +42,6 @@ fn agents_stay_on_their_cores() {
     let bound = cores_of(&site, &["--cores", &one]);
     assert_eq!(bound, format!("status {one}\nagent there\nprogram {all}\n"));
     assert_eq!(cores_of(&site, &[]), format!("status {all}\nagent there\nprogram {all}\n"));
-    site.assert_clean();
 }
 
 #[test]
@@ -52,7 +49,5 @@ fn cores_that_are_not_available_are_refused() {
     let site = Site::new();
     let output = site.job(2, &["--cores", "0,1023"], "echo runs").output().expect("starts");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("but not 1023") && text.contains("nodes 0, 1"), "{text}");
-    site.assert_clean();
+    assert_contains(&err(&output), &["but not 1023", "nodes 0, 1"]);
 }

@@ -5,8 +5,10 @@
 //! the drain. Then `recover` runs, sometimes interrupted, sometimes twice.
 
 use crate::support::promises::Promises;
-use crate::support::victims::{Background, Chance, JobPlace, is_soak, let_pass_ms, seed, wait_for};
-use crate::support::{Site, shown};
+use crate::support::victims::{
+    Background, Chance, Job, code_of_recovery, new_job, seed, signal, sleep_ms, wait_for,
+};
+use crate::support::{Run, Site, assert_contains, err, helper, is_soak, json, shown, succeed, utf8};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,28 +49,26 @@ struct Round {
     seed: u64,
     chance: Chance,
     site: Site,
-    place: JobPlace,
+    job: Job,
     logs: PathBuf,
 }
 
 impl Round {
     fn new(seed: u64) -> Self {
-        let site = Site::new();
-        let logs = site.base().join("messages");
-        fs::create_dir(&logs).expect("a directory");
-        let place = JobPlace::new(&site, &format!("crash-{seed:x}"));
-        Self { seed, chance: Chance::new(seed), site, place, logs }
+        let (site, job) = new_job(&format!("crash-{seed:x}"));
+        let logs = site.plain().to_owned();
+        Self { seed, chance: Chance::new(seed), site, job, logs }
     }
 
     /// Runs the round; returns true if the kill hit a running agent.
     fn play(mut self) -> bool {
         let phase = [Phase::Writing, Phase::Flushing, Phase::Draining][(self.seed % 3) as usize];
-        let mut job = self.start_job(phase);
+        let mut running = self.start_job(phase);
         let victim = self.chance.below(u64::from(NODES)) as u32;
-        let moment_ms = self.await_moment(phase, &mut job);
-        let killed = self.place.kill_agent(victim);
+        let moment_ms = self.await_moment(phase, &mut running);
+        let killed = self.job.kill_agent(victim);
         println!("{phase:?} + {moment_ms} ms: node {victim} {}", if killed { "killed" } else { "had ended" });
-        let output = job.output();
+        let output = running.output();
         let promises = self.promises();
         println!("{} files promised whole", promises.iter().map(Promises::whole_files).sum::<usize>());
         let cut_off = self.check_end_of_job(&output, killed, &promises);
@@ -77,16 +77,13 @@ impl Round {
             self.recover(&promises);
         }
         self.check_kept(&promises);
-        self.place.assert_gone();
         killed
     }
 
     /// A kill at any moment damages no store.
     fn check_stores(&self) {
-        for store in self.place.devices(Path::new("/dev/shm")) {
-            let output = self.site.tameike(&["check", store.to_str().expect("plain path")]).output();
-            let output = output.expect("it starts");
-            assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+        for store in self.job.devices(Path::new("/dev/shm")) {
+            self.site.tameike(&["check", utf8(&store)]).exits(0);
         }
     }
 
@@ -97,21 +94,19 @@ impl Round {
         } else {
             "sleep 0.3"
         };
-        let writer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/writer.py");
-        let (writer, logs, seed) = (writer.display(), self.logs.display(), self.seed);
+        let (writer, logs, seed) = (helper("writer.py"), self.logs.display(), self.seed);
         let script = format!(
             r#"tameike exec --all -- sh -c 'python3 {writer} "$TAMEIKE_CACHE" {logs}/$TAMEIKE_NODE {seed} 40' || true
                touch {logs}/wrote; {pause}; touch {logs}/ending"#
         );
         let receipt = self.logs.join("receipt");
-        let receipt = receipt.to_str().expect("plain path");
-        let options = ["--job", &self.place.job, "--receipt", receipt, "--memory", "64MiB"];
+        let options = ["--job", &self.job.name, "--receipt", utf8(&receipt), "--memory", "64MiB"];
         Background::start(&mut self.site.job(NODES, &options, &script))
     }
 
-    /// Waits for the moment of the kill: during writes, after a number of log words; else after a number of milliseconds, which it
+    /// Waits for the moment of the kill: during writes, after a number of log lines; else after a number of milliseconds, which it
     /// returns.
-    fn await_moment(&mut self, phase: Phase, job: &mut Background) -> u64 {
+    fn await_moment(&mut self, phase: Phase, running: &mut Background) -> u64 {
         let (mark, lines, within_ms) = match phase {
             Phase::Writing => ("0", self.chance.below(80), 10),
             Phase::Flushing => ("wrote", 0, 300),
@@ -122,9 +117,9 @@ impl Round {
             let text = fs::read(&mark).ok()?;
             (text.iter().filter(|&&byte| byte == b'\n').count() as u64 >= lines).then_some(())
         };
-        wait_for("the phase", || has_come().or_else(|| (!job.runs()).then_some(())));
+        wait_for("the phase", || has_come().or_else(|| (!running.runs()).then_some(())));
         let moment_ms = self.chance.below(within_ms);
-        let_pass_ms(moment_ms);
+        sleep_ms(moment_ms);
         moment_ms
     }
 
@@ -134,18 +129,13 @@ impl Round {
 
     /// Checks the reports of the job. Returns true if it was interrupted.
     fn check_end_of_job(&self, output: &Output, killed: bool, promises: &[Promises]) -> bool {
-        let code = output.status.code();
-        let messages = String::from_utf8_lossy(&output.stderr);
-        let cut_off = match code {
+        let cut_off = match output.status.code() {
             Some(0) => false,
             Some(AGENT_LOST) if killed => false,
             Some(INCOMPLETE) if killed => {
-                assert!(
-                    messages.contains(&format!("tameike recover --job {}", self.place.job)),
-                    "{messages}"
-                );
-                assert!(messages.contains("drain INCOMPLETE"), "{messages}");
-                assert!(self.status().contains(&self.place.job), "status does not name the job");
+                let advice = format!("tameike recover --job {}", self.job.name);
+                assert_contains(&err(output), &[&advice, "drain INCOMPLETE"]);
+                assert_contains(&succeed(&mut self.site.tameike(&["status"])), &[&self.job.name]);
                 true
             }
             _ => unreachable!("seed {}: {}", self.seed, shown(output)),
@@ -154,32 +144,22 @@ impl Round {
         cut_off
     }
 
-    fn status(&self) -> String {
-        let output = self.site.tameike(&["status"]).output().expect("it starts");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     /// Recovers the job; in some rounds a first recovery is killed at a random moment.
     fn recover(&mut self, promises: &[Promises]) {
         let receipt = self.logs.join("recovered");
-        let path = receipt.to_str().expect("plain path").to_owned();
-        let arguments = ["recover", "--job", &self.place.job, "--receipt", &path, "--verify"];
-        let blow = self.chance.below(3);
-        if blow > 0 {
+        let arguments = ["recover", "--job", &self.job.name, "--receipt", utf8(&receipt), "--verify"];
+        let target = self.chance.below(3);
+        if target > 0 {
             let victim = self.chance.below(u64::from(NODES)) as u32;
-            let dead = self.place.agent(victim);
+            let killed = self.job.agent(victim);
             let mut first = Background::start(&mut self.site.tameike(&arguments));
             let program = first.program();
-            wait_for("an agent", || (self.place.agent(victim) != dead || !first.runs()).then_some(()));
-            let_pass_ms(self.chance.below(100));
-            let hit = if blow == 1 {
-                crate::support::victims::signal(program, "KILL")
-            } else {
-                self.place.kill_agent(victim)
-            };
-            println!("recover hit: {hit} ({blow})");
+            wait_for("an agent", || (self.job.agent(victim) != killed || !first.runs()).then_some(()));
+            sleep_ms(self.chance.below(100));
+            let hit = if target == 1 { signal(program, "KILL") } else { self.job.kill_agent(victim) };
+            println!("recover hit: {hit} ({target})");
             let output = first.output();
-            assert!(!hit || blow == 1 || output.status.code() != Some(0) || !self.place.dir.exists());
+            assert!(!hit || target == 1 || output.status.code() != Some(0) || !self.job.dir.exists());
         }
         // Agents exit after their driver was killed: until then the job cannot be recovered.
         let is_held = |messages: &str| {
@@ -190,21 +170,19 @@ impl Round {
             let held = output.status.code() == Some(FAILED) && is_held(&shown(&output));
             (!held).then_some(output)
         });
-        let code = crate::support::victims::code_of_recovery(&shown(&output));
+        let code = code_of_recovery(&shown(&output));
         assert_eq!(output.status.code(), Some(code), "seed {}: {}", self.seed, shown(&output));
         if receipt.exists() {
             self.check_receipt(&receipt, promises);
         }
-        let again = self.site.tameike(&arguments[..3]).output().expect("it starts");
-        assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
-        assert!(String::from_utf8_lossy(&again.stderr).contains("has no leftovers"), "{}", shown(&again));
+        let again = self.site.tameike(&arguments[..3]).exits(0);
+        assert_contains(&err(&again), &["has no leftovers"]);
     }
 
     /// A file that a receipt reports as synced or verified is in the shared directory as acknowledged, and has the receipt's
     /// checksum.
     fn check_receipt(&self, path: &Path, promises: &[Promises]) {
-        let text = fs::read(path).expect("a receipt");
-        let receipt: Value = serde_json::from_slice(&text).expect("JSON");
+        let receipt = json(path);
         for file in receipt["files"].as_array().expect("files") {
             let name = file["path"].as_str().expect("a path");
             if !matches!(file["outcome"].as_str(), Some("synced" | "verified")) {
@@ -212,7 +190,7 @@ impl Round {
                 continue;
             }
             for promise in promises {
-                assert_eq!(promise.breach(&self.site.shared(), name), None, "seed {}: {file}", self.seed);
+                assert_eq!(promise.breach(self.site.shared(), name), None, "seed {}: {file}", self.seed);
             }
             let content = fs::read(self.site.shared().join(name)).expect("a drained file");
             assert_eq!(file["size"].as_u64(), Some(content.len() as u64), "seed {}: {file}", self.seed);
@@ -224,8 +202,7 @@ impl Round {
     }
 
     fn check_kept(&self, promises: &[Promises]) {
-        let broken: Vec<_> =
-            promises.iter().flat_map(|promise| promise.broken(&self.site.shared())).collect();
+        let broken: Vec<_> = promises.iter().flat_map(|promise| promise.broken(self.site.shared())).collect();
         assert!(broken.is_empty(), "seed {}: {broken:#?}", self.seed);
     }
 }

@@ -1,18 +1,13 @@
 //! Random system calls of one process return on each view what they return on a local file system.
 
-use crate::support::{Site, is_soak, shown};
+use crate::support::victims::seed;
+use crate::support::{Run, Site, helper, is_soak, succeed, utf8};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 
 const STEPS: usize = 300;
 /// Steps that are shown if a seed fails.
 const STEPS_SHOWN: usize = 12;
-
-fn program() -> String {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/differential.py");
-    program.display().to_string()
-}
 
 /// The results of the steps of each seed.
 fn by_seed(output: &str) -> BTreeMap<&str, Vec<&str>> {
@@ -40,35 +35,23 @@ fn compare(view: &str, reference: &str, found: &str) {
 
 /// Runs the same programs on a local file system in memory and on the views of a job.
 fn run(options: &[&str]) {
-    let (first, count) =
-        if is_soak() { (crate::support::victims::seed() % 1_000_000, 1000) } else { (0, 20) };
+    let (first, count) = if is_soak() { (seed() % 1_000_000, 1000) } else { (0, 20) };
     let site = Site::new();
     let local = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    let seeds = format!("{first} {count} {STEPS}");
-    let reference = Command::new("python3")
-        .arg(program())
-        .arg(local.path())
-        .args(seeds.split(' '))
-        .output()
-        .expect("python3 is installed");
-    assert!(reference.status.success(), "{}", shown(&reference));
-    let reference = String::from_utf8(reference.stdout).expect("text");
+    let (program, seeds) = (helper("differential.py"), format!("{first} {count} {STEPS}"));
+    let mut python = Command::new("python3");
+    let reference = succeed(python.arg(&program).arg(local.path()).args(seeds.split(' ')));
     let views = ["SHARED", "CACHE", "NODE_LOCAL"];
     let script = views
-        .map(|view| {
-            format!("mkdir $TAMEIKE_{view}/d; python3 {} $TAMEIKE_{view}/d {seeds} > {view}", program())
-        })
+        .map(|view| format!("mkdir $TAMEIKE_{view}/d; python3 {program} $TAMEIKE_{view}/d {seeds} > {view}"))
         .join("\n");
     let script = format!("cd {}; {script}", local.path().display());
-    let device = site.disk();
-    let device = ["--device", device.to_str().expect("plain path")];
-    let output = site.job(2, &[&device, options].concat(), &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
+    let device = ["--device", utf8(site.disk())];
+    site.job(2, &[&device, options].concat(), &script).exits(0);
     for view in views {
         let found = std::fs::read_to_string(local.path().join(view)).expect("written");
         compare(view, &reference, &found);
     }
-    site.assert_clean();
 }
 
 /// S22a, and all other calls.

@@ -3,12 +3,12 @@
 
 use crate::support::mounts::Mounts;
 use crate::support::small_disk::{KINDS, Kind, SmallDisk};
-use crate::support::victims::{Chance, JobPlace, is_soak, seed};
-use crate::support::{Site, shown};
+use crate::support::victims::{Chance, Job, new_job, seed};
+use crate::support::{Run, Site, assert_code, assert_contains, err, is_soak, json, out, shown, utf8};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const INCOMPLETE: i32 = 75;
@@ -24,26 +24,24 @@ struct Scene {
     size_bytes: u32,
     site: Site,
     mounts: Mounts,
-    place: JobPlace,
+    job: Job,
 }
 
 impl Scene {
     fn new(job: &str) -> Option<Self> {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let site = Site::new();
-        let job = format!("{job}-{}", std::process::id());
-        let place = JobPlace::new(&site, &job);
-        Some(Self { _alone, place, mounts: Mounts::new()?, size_bytes: SIZE, site })
+        let (site, job) = new_job(job);
+        Some(Self { _alone, job, mounts: Mounts::new()?, size_bytes: SIZE, site })
     }
 
     fn receipt_path(&self) -> PathBuf {
-        self.site.base().join("receipt")
+        self.site.plain().join("receipt")
     }
 
     /// Runs a job of two nodes that writes the files, each first outside of the views, and then runs `end`. Existing files are
     /// overwritten in place.
     fn run(&self, end: &str) -> Output {
-        let expected = self.site.base().join("expected");
+        let expected = self.site.plain().join("expected");
         fs::create_dir(&expected).expect("a directory");
         let (expected, shared, size) = (expected.display(), self.site.shared(), self.size_bytes);
         let script = format!(
@@ -55,19 +53,16 @@ impl Scene {
             shared.display()
         );
         let receipt = self.receipt_path();
-        let receipt = receipt.to_str().expect("plain path");
-        let options = ["--job", &self.place.job, "--receipt", receipt, "--memory", "64MiB"];
+        let options = ["--job", &self.job.name, "--receipt", utf8(&receipt), "--memory", "64MiB"];
         self.mounts.inside(&self.site.job(2, &options, &script)).output().expect("nsenter is installed")
     }
 
     /// The job must have ended with a receipt that lists files missing for this reason. Returns their number.
     fn check_incomplete(&self, output: &Output, reason: &str) -> usize {
-        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(words.contains("drain INCOMPLETE"), "{words}");
-        assert!(words.contains(&format!("tameike recover --job {}", self.place.job)), "{words}");
-        let receipt: Value =
-            serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
+        assert_code(output, INCOMPLETE);
+        let advice = format!("tameike recover --job {}", self.job.name);
+        assert_contains(&err(output), &["drain INCOMPLETE", &advice]);
+        let receipt = json(&self.receipt_path());
         assert_eq!(receipt["complete"], Value::Bool(false));
         let mut missing = 0;
         for file in receipt["files"].as_array().expect("files") {
@@ -85,56 +80,57 @@ impl Scene {
 
     /// The status lists the job. It examines the journals, which moves their logs into their tables.
     fn check_status(&self) {
-        let status = self.mounts.tameike(&self.site, &["status"]);
-        assert!(String::from_utf8_lossy(&status.stdout).contains(&self.place.job), "{}", shown(&status));
+        let status = self.mounts.tameike(&self.site, &["status"]).output().expect("it starts");
+        assert_contains(&out(&status), &[&self.job.name]);
     }
 
     /// The file in the shared directory is as written.
     fn check_file(&self, name: &str) {
-        let (base, shared) = (self.site.base(), self.site.shared());
-        self.mounts.must(&format!("cmp {}/expected/{name} {}/{name}", base.display(), shared.display()));
+        assert!(self.is_right(name), "{name} differs");
     }
 
-    fn recover(&self, options: &[&str]) -> Output {
+    fn check_files(&self) {
+        (1..=FILES).for_each(|name| self.check_file(&name.to_string()));
+    }
+
+    fn is_right(&self, name: &str) -> bool {
+        let (plain, shared) = (self.site.plain().display(), self.site.shared().display());
+        self.mounts.shell(&format!("cmp {plain}/expected/{name} {shared}/{name}")).status.success()
+    }
+
+    fn recover(&self, options: &[&str]) -> Command {
         let receipt = self.receipt_path();
-        let receipt = receipt.to_str().expect("plain path");
-        let arguments = ["recover", "--job", &self.place.job, "--receipt", receipt];
+        let arguments = ["recover", "--job", &self.job.name, "--receipt", utf8(&receipt)];
         self.mounts.tameike(&self.site, &[&arguments, options].concat())
     }
 
     fn check_recovery(&self) {
-        let output = self.recover(&["--verify"]);
-        assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-        assert!(
-            String::from_utf8_lossy(&output.stderr).contains("read back and equal"),
-            "{}",
-            shown(&output)
-        );
-        (1..=FILES).for_each(|name| self.check_file(&name.to_string()));
-        self.place.assert_gone();
+        let output = self.recover(&["--verify"]).exits(0);
+        assert_contains(&err(&output), &["read back and equal"]);
+        self.check_files();
     }
 }
 
 #[test]
 fn a_full_shared_directory_leaves_a_journal_that_is_drained_when_there_is_space() {
     let Some(scene) = Scene::new("full") else { return };
-    scene.mounts.mount_memory(&scene.site.shared(), "6m");
+    scene.mounts.mount_memory(scene.site.shared(), "6m");
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "no space left");
     scene.check_status();
     assert!(missing > 5, "{missing} files are missing");
     // Without space, recovery reports the same.
-    let again = scene.recover(&["--verify"]);
+    let again = scene.recover(&["--verify"]).output().expect("it starts");
     assert_eq!(scene.check_incomplete(&again, "no space left"), missing, "{}", shown(&again));
     scene.check_status();
-    scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+    scene.mounts.resize(scene.site.shared(), "64m");
     scene.check_recovery();
 }
 
 #[test]
 fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
     let Some(scene) = Scene::new("read-only") else { return };
-    scene.mounts.mount_memory(&scene.site.shared(), "64m");
+    scene.mounts.mount_memory(scene.site.shared(), "64m");
     // The whole file system, like a failed server; busy while a flush has a file open.
     let output = scene.run("until mount -o remount,ro $shared 2>/dev/null; do :; done");
     let missing = scene.check_incomplete(&output, "read-only");
@@ -163,13 +159,10 @@ fn a_failed_fsync_is_no_success() {
 fn fail_fsync(kind: Kind, seed: u64) {
     let Some(mut scene) = Scene::new("fsync") else { return };
     scene.size_bytes = kind.file_bytes;
-    let disk_dir = scene.site.base().join("disk");
-    fs::create_dir(&disk_dir).expect("a directory");
     let mut chance = Chance::new(seed);
     let space_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
     // Half of the files of the job exist before.
-    let dirs = (disk_dir.as_path(), &*scene.site.shared());
-    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, space_kib) else { return };
+    let Some(disk) = SmallDisk::new(&scene.mounts, &scene.site, kind, FILES / 2, space_kib) else { return };
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "fsync");
     scene.check_status();
@@ -183,28 +176,26 @@ fn fail_fsync(kind: Kind, seed: u64) {
     }
     disk.give_space();
     let verify: &[&str] = if chance.below(2) == 0 { &["--verify"] } else { &[] };
-    let recovered = scene.recover(verify);
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    scene.recover(verify).exits(0);
     disk.forget();
-    (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
-    scene.place.assert_gone();
+    scene.check_files();
 }
 
 impl Scene {
     /// An ended job with most files only in the journal, and with space for them in the shared directory now.
     fn cut_off(job: &str) -> Option<Self> {
         let scene = Self::new(job)?;
-        scene.mounts.mount_memory(&scene.site.shared(), "4m");
+        scene.mounts.mount_memory(scene.site.shared(), "4m");
         let output = scene.run("");
         let missing = scene.check_incomplete(&output, "no space left");
         assert!(missing > FILES as usize / 2, "{}", shown(&output));
-        scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+        scene.mounts.resize(scene.site.shared(), "64m");
         Some(scene)
     }
 
     /// A file in the device directory of node 1.
     fn store_file(&self, name: &str) -> PathBuf {
-        let devices = self.place.devices(Path::new("/dev/shm"));
+        let devices = self.job.devices(Path::new("/dev/shm"));
         let device = devices.iter().find(|dir| dir.to_string_lossy().ends_with("-1")).expect("a device");
         device.join(name)
     }
@@ -213,24 +204,17 @@ impl Scene {
     /// files.
     fn check_damaged(&self, part: &str) -> usize {
         for _ in 0..2 {
-            let output = self.recover(&["--verify"]);
-            let text = shown(&output);
-            assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+            let text = shown(&self.recover(&["--verify"]).exits(INCOMPLETE));
             assert!(text.contains(part) && !text.contains("panicked"), "{text}");
             self.verified().iter().for_each(|name| self.check_file(name));
         }
         let right = (1..=FILES).filter(|name| self.is_right(&name.to_string())).count();
-        let given_up = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--discard"]);
-        assert_eq!(given_up.status.code(), Some(INCOMPLETE), "{}", shown(&given_up));
-        self.place.assert_gone();
+        self.discard().exits(INCOMPLETE);
         right
     }
 
-    fn is_right(&self, name: &str) -> bool {
-        let (base, shared) = (self.site.base(), self.site.shared());
-        let compared =
-            self.mounts.shell(&format!("cmp {}/expected/{name} {}/{name}", base.display(), shared.display()));
-        compared.status.success()
+    fn discard(&self) -> Command {
+        self.mounts.tameike(&self.site, &["recover", "--job", &self.job.name, "--discard"])
     }
 
     /// The files that the last receipt reports as verified.
@@ -240,8 +224,7 @@ impl Scene {
 
     /// The files with this outcome in the last receipt.
     fn files_that_are(&self, outcome: &str) -> Vec<String> {
-        let receipt = fs::read(self.receipt_path()).expect("a receipt");
-        let receipt: Value = serde_json::from_slice(&receipt).expect("JSON");
+        let receipt = json(&self.receipt_path());
         let files = receipt["files"].as_array().expect("files");
         let chosen = files.iter().filter(|file| file["outcome"] == outcome);
         chosen.map(|file| file["path"].as_str().expect("a path").to_owned()).collect()
@@ -269,8 +252,8 @@ fn a_damaged_table_is_reported_and_nothing_false_is_claimed() {
     let Some(scene) = Scene::cut_off("table") else { return };
     // The examination of the journal has moved the log into the table.
     scene.site.tameike(&["status"]).output().expect("it starts");
-    let swept = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
-    assert!(shown(&swept).contains("was interrupted"), "{}", shown(&swept));
+    let other = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
+    assert_contains(&shown(&other), &["was interrupted"]);
     damage(&scene.store_file("table"), 4096, 512);
     // All files have units on both nodes, so possibly none is correct.
     scene.check_damaged("it is set aside");
@@ -285,17 +268,16 @@ fn damaged_file_data_is_never_drained() {
         "dd if=/dev/urandom of={} bs=4096 count=1 seek=10 conv=notrunc status=none",
         extents.display()
     ));
-    let output = scene.recover(&["--verify"]);
+    let output = scene.recover(&["--verify"]).output().expect("it starts");
     let text = shown(&output);
     if output.status.code() == Some(0) {
         // The damaged block may belong to a file that was drained before.
-        (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
+        scene.check_files();
     } else {
-        assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
-        assert!(text.contains("checksum"), "{text}");
+        assert_code(&output, INCOMPLETE);
+        assert_contains(&text, &["checksum"]);
         scene.verified().iter().for_each(|name| scene.check_file(name));
         assert!(scene.verified().len() >= FILES as usize - 2, "{text}");
-        scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job, "--discard"]);
+        scene.discard().output().expect("it starts");
     }
-    scene.place.assert_gone();
 }

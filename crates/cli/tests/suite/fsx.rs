@@ -35,9 +35,7 @@ fn script(site: &Site, seed: u64, body: &str) -> String {
 }
 
 fn run(site: &Site, seed: u64, options: &[&str], body: &str) {
-    let output = site.job(2, options, &script(site, seed, body)).output().expect("a job");
-    assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
-    site.assert_clean();
+    site.job(2, options, &script(site, seed, body)).exits(0);
 }
 
 /// Runs on all these views (a word and a variable each) in parallel.
@@ -86,11 +84,9 @@ fn random_operations_through_the_ring_read_what_was_written() {
            tameike status --json"#
     );
     let site = Site::new();
-    let output = site.job(2, &["--preload"], &script(&site, seed, &body)).output().expect("a job");
-    assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
-    let answered = preload::answered(&String::from_utf8_lossy(&output.stdout));
+    let output = site.job(2, &["--preload"], &script(&site, seed, &body)).exits(0);
+    let answered = preload::answered(&out(&output));
     assert!(answered > operations, "requests went through the kernel: {answered}");
-    site.assert_clean();
 }
 
 /// Two nodes alternate on the same file, and each compares the content of the other node with the result of the same

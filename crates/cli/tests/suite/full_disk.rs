@@ -1,7 +1,7 @@
 //! S19a. Other programs take the space of the disk before the view is full: the disk refuses, and writers get the error.
 
 use crate::support::mounts::Mounts;
-use crate::support::{Site, shown};
+use crate::support::{Run, Site, shown, utf8};
 use std::fs;
 
 /// A disk, sizes in MiB.
@@ -79,15 +79,10 @@ fn fill(disk: &Disk) {
     if !made.status.success() {
         return println!("not tested: {make} on a loop device: {}", shown(&made));
     }
-    let device = mounted.to_str().expect("plain path");
-    let program = site.plain().join("fill.py");
-    fs::write(&program, FILL).expect("the program");
+    let device = utf8(&mounted);
     let of_view = format!("shared={capacity}M");
     let options = ["--device", device, "--capacity", &of_view, "--memory", "64MiB"];
-    let script =
-        format!(r#"cd "$TAMEIKE_SHARED"; python3 {} {device} {ballast} {capacity}"#, program.display());
-    let output = mounts.inside(&site.job(1, &options, &script)).output().expect("nsenter is installed");
-    assert!(output.status.success(), "{make}: {}", shown(&output));
+    let script = format!(r#"cd "$TAMEIKE_SHARED"; {} {device} {ballast} {capacity}"#, site.python(FILL));
+    mounts.inside(&site.job(1, &options, &script)).exits(0);
     assert_eq!(mounts.must(&format!("ls -AI lost+found {device}")), "");
-    site.assert_clean();
 }

@@ -39,28 +39,25 @@ fn a_file_that_all_nodes_read_is_read_from_the_shared_directory_once() {
             (0..SIZE as u32 / 4 + 1).flat_map(|word| word.wrapping_mul(31).to_le_bytes()).collect();
         fs::write(site.shared().join("file"), &content[..SIZE]).expect("a file");
         fs::write(site.plain().join("same"), &content[..SIZE]).expect("a copy");
-        let program = site.plain().join("program.py");
-        fs::write(&program, PROGRAM).expect("the program");
-        let script = format!("python3 {} {}", program.display(), site.plain().join("same").display());
-        let words = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
+        let script = format!("{} {}", site.python(PROGRAM), site.plain().join("same").display());
+        let text = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
         let value = |name: &str| {
-            let start = words.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {words}"))
+            let start = text.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
         };
-        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{words}");
-        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {words}");
+        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{text}");
+        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {text}");
         // The kernel may read ahead some pages twice.
         let brought = value("read_home_bytes") + value("read_other_memory_bytes");
         let wanted = u64::from(NODES) * SIZE as u64;
-        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {words}");
-        assert!(value("held_delivered") <= value("held_requested"), "{words}");
+        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {text}");
+        assert!(value("held_delivered") <= value("held_requested"), "{text}");
         let by_libfabric = how.iter().any(|word| word.starts_with("ofi"));
-        assert_eq!(words.contains("libfabric_read_bytes="), by_libfabric, "{words}");
-        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{words}");
-        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{words}");
-        let rows = words.lines().filter(|line| line.contains(" localhost ")).count();
-        assert_eq!(rows, NODES as usize, "{words}");
-        site.assert_clean();
+        assert_eq!(text.contains("libfabric_read_bytes="), by_libfabric, "{text}");
+        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{text}");
+        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{text}");
+        let rows = text.lines().filter(|line| line.contains(" localhost ")).count();
+        assert_eq!(rows, NODES as usize, "{text}");
     }
 }
 
@@ -71,9 +68,9 @@ fn a_loaded_tree_is_read_from_the_shared_directory_once() {
     let tree = site.shared().join("tree");
     fs::create_dir_all(tree.join("a/b")).expect("directories");
     let mut size = 0;
-    for (number, place) in ["small", "a/empty", "a/unit", "a/b/large", "a/b/odd"].into_iter().enumerate() {
+    for (number, name) in ["small", "a/empty", "a/unit", "a/b/large", "a/b/odd"].into_iter().enumerate() {
         let length = [5000, 0, UNIT_SIZE, 9 * UNIT_SIZE, 3 * UNIT_SIZE + 1][number];
-        fs::write(tree.join(place), vec![number as u8 + 1; length]).expect("a file");
+        fs::write(tree.join(name), vec![number as u8 + 1; length]).expect("a file");
         size += length as u64;
     }
     std::os::unix::fs::symlink("a/unit", tree.join("link")).expect("a link");
@@ -111,14 +108,9 @@ print({"tree/small", "tree/a/unit", "tree/a/b/large", "tree/a/b/odd"} <= {line["
 head, row = subprocess.check_output(["tameike", "cache", "stat", "a/b/large"], text=True).splitlines()
 print(head.split()[0], row.split()[0])
 "#;
-    fs::write(site.plain().join("program.py"), program).expect("the program");
-    let script = format!(
-        "python3 {} {}",
-        site.plain().join("program.py").display(),
-        site.shared().join("tree").display()
-    );
-    let words = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
-    let lines: Vec<_> = words.lines().collect();
+    let script = format!("{} {}", site.python(program), site.shared().join("tree").display());
+    let text = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
+    let lines: Vec<_> = text.lines().collect();
     assert_eq!(
         lines,
         [
@@ -133,7 +125,6 @@ print(head.split()[0], row.split()[0])
             "file a/b/large",
         ]
     );
-    site.assert_clean();
 }
 
 /// Files that do not fit are reported and not counted; holes need no space, and names may have any bytes.
@@ -161,10 +152,9 @@ fn files_that_do_not_fit_are_reported_and_holes_and_odd_names_work() {
         # What has no room is not read either, but for what was being read at that moment.
         test $(loaded) -le $((27 << 20))"#;
     let options = ["--memory", "64MiB", "--capacity", "cache=8M,shared=8M,node-local=8M"];
-    let words = succeed(&mut site.job(2, &options, script));
-    let lines: Vec<_> = words.lines().collect();
-    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{words}");
-    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{words}");
-    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{words}");
-    site.assert_clean();
+    let text = succeed(&mut site.job(2, &options, script));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{text}");
+    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{text}");
+    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{text}");
 }

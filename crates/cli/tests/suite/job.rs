@@ -1,6 +1,6 @@
 //! One job, end to end: the real binary, real agents, real mounts.
 
-use crate::support::{Site, shown};
+use crate::support::{Run, Site, assert_contains, err, out, utf8};
 use std::fs;
 
 #[test]
@@ -10,26 +10,23 @@ fn files_of_the_cache_view_are_in_the_shared_directory_at_the_end() {
     site.run(2, r#"cat "$TAMEIKE_CACHE/input" > "$TAMEIKE_CACHE/copy"; echo more >> "$TAMEIKE_CACHE/copy""#);
     let copy = fs::read_to_string(site.shared().join("copy")).expect("the drained file");
     assert_eq!(copy, "from beforemore\n");
-    site.assert_clean();
 }
 
 /// S15a, S15b. A time that the job has set is not a change by another program.
 #[test]
 fn a_file_that_the_job_has_touched_is_not_reported_as_changed_by_another_program() {
     let site = Site::new();
-    let receipt = site.base().join("receipt");
-    let options = ["--receipt", receipt.to_str().expect("plain path")];
+    let receipt = site.plain().join("receipt");
+    let options = ["--receipt", utf8(&receipt)];
     let script = r#"cd "$TAMEIKE_CACHE"
         for i in $(seq 20); do echo $i > $i; touch $i; done
         sleep 1
         touch 1 2 3; touch -d 2001-02-03 4 5 6; cat 1 4 > both"#;
-    let output = site.job(2, &options, script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
+    site.job(2, &options, script).exits(0);
     let found = fs::read_to_string(&receipt).expect("a receipt");
     fs::remove_file(&receipt).expect("a receipt");
-    assert!(found.contains("both"), "{found}");
+    assert_contains(&found, &["both"]);
     assert!(!found.contains("another program"), "{found}");
-    site.assert_clean();
 }
 
 /// Root can set the kernel's readahead: to the size of a request.
@@ -40,38 +37,29 @@ fn the_kernel_reads_ahead_by_whole_units_if_it_can_be_set() {
         kib=/sys/class/bdi/$(mountpoint -d "$view")/read_ahead_kb
         [ -w $kib ] && cat $kib || echo 1024
     done"#;
-    let output = site.job(1, &[], script).output().expect("a job");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "1024\n1024\n", "{}", shown(&output));
-    site.assert_clean();
+    assert_eq!(site.run(1, script), "1024\n1024\n");
 }
 
 #[test]
 fn the_job_has_the_exit_code_and_output_of_its_command() {
     let site = Site::new();
-    let output = site.job(1, &[], "echo to stdout; echo to stderr >&2; exit 17").output().expect("a job");
-    assert_eq!(output.status.code(), Some(17), "{}", shown(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("to stdout"));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("to stderr"));
-    site.assert_clean();
+    let output = site.job(1, &[], "echo to stdout; echo to stderr >&2; exit 17").exits(17);
+    assert_contains(&out(&output), &["to stdout"]);
+    assert_contains(&err(&output), &["to stderr"]);
 }
 
 #[test]
 fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() {
     let site = Site::new();
-    let text = site.run(
-        3,
-        r#"for v in JOB NODE NODES SHARED NODE_LOCAL CACHE; do eval "test -n \"\$TAMEIKE_$v\""; done
+    let script = r#"for v in JOB NODE NODES SHARED NODE_LOCAL CACHE; do eval "test -n \"\$TAMEIKE_$v\""; done
            here=$TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL
            tameike exec --all -- sh -c 'echo $TAMEIKE_NODE/$TAMEIKE_NODES $TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL' > out
            test $(grep -c "$here" out) = 3
-           cat out"#
-            .replace("out", site.shared().join("out").to_str().expect("plain path"))
-            .as_str(),
-    );
+           cat out"#;
+    let text = site.run(3, &script.replace("out", utf8(&site.shared().join("out"))));
     for node in 0..3 {
-        assert!(text.contains(&format!("[{node}] {node}/3 ")), "{text}");
+        assert_contains(&text, &[&format!("[{node}] {node}/3 ")]);
     }
-    site.assert_clean();
 }
 
 /// S8a. S2a.
@@ -92,7 +80,6 @@ fn nodes_see_each_others_names_and_files() {
            tameike exec --node 3 -- rm -r dir
            test ! -e dir"#,
     );
-    site.assert_clean();
 }
 
 /// S8a.
@@ -116,7 +103,6 @@ fn every_node_sees_changes_of_names_at_once() {
                test ! -e dir
            done"#,
     );
-    site.assert_clean();
 }
 
 /// S6a.
@@ -133,7 +119,6 @@ fn appends_of_all_nodes_are_atomic() {
            done"#,
     );
     assert_eq!(fs::read_to_string(site.shared().join("log")).expect("the log").lines().count(), 300);
-    site.assert_clean();
 }
 
 /// Basic operations of a file system, in each view.
@@ -161,5 +146,4 @@ fn every_view_supports_basic_file_system_operations() {
                rm -r a; test -z "$(ls -A .)"
            done"#,
     );
-    site.assert_clean();
 }

@@ -1,30 +1,24 @@
 //! S25a, S25b.
 
 use crate::support::{Site, is_soak, succeed};
-use std::fs;
 
 #[test]
 fn large_directories_are_listed_correctly_while_they_change() {
     let site = Site::new();
-    let program = site.plain().join("readers.py");
-    fs::write(&program, include_str!("listing/readers.py")).expect("the program");
-    let program = program.display();
+    let program = site.python(include_str!("listing/readers.py"));
     // More than a page, and sharded in the job-shared view.
     let script = format!(
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do python3 {program} alone "$view" 3000; done"#
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do {program} alone "$view" 3000; done"#
     );
     succeed(&mut site.job(2, &[], &script));
-    site.assert_clean();
 }
 
 /// As many entries as careless programs create: more than fit into one home's pages, its unsharded directory and its reply.
 #[test]
 fn a_hundred_thousand_entries_are_listed_correctly_while_two_nodes_change_them() {
     let site = Site::new();
-    let program = site.plain().join("readers.py");
-    fs::write(&program, include_str!("listing/readers.py")).expect("the program");
     let script = format!(
-        r#"readers() {{ node=$1; shift; timeout 500 tameike exec --node $node -- python3 {program} "$@"; }}
+        r#"readers() {{ node=$1; shift; timeout 500 tameike exec --node $node -- {program} "$@"; }}
            for view in $TAMEIKE_SHARED $TAMEIKE_CACHE; do
                dir=$view/directory; mkdir $dir
                quarter=$(({count} / 4)); fillers=
@@ -41,10 +35,9 @@ fn a_hundred_thousand_entries_are_listed_correctly_while_two_nodes_change_them()
                readers 1 watch $dir {count} {ended}
                rm {ended}
            done"#,
-        program = program.display(),
+        program = site.python(include_str!("listing/readers.py")),
         ended = site.plain().join("ended").display(),
         count = if is_soak() { 100_000 } else { 20_000 },
     );
     succeed(&mut site.job(2, &[], &script));
-    site.assert_clean();
 }

@@ -1,38 +1,31 @@
 //! Locks of files by programs on several nodes.
 
-use crate::support::victims::JobPlace;
-use crate::support::{Site, is_soak, shown};
-use std::fs;
-use std::path::Path;
+use crate::support::victims::new_job;
+use crate::support::{Run, Site, helper, is_soak, shown, utf8};
 
 /// The prelude of all scripts. `on N FUNCTION ...` runs a function of `support/locker.py` on a node; all nodes see the
-/// directory `$marks` outside of the views; `pid_of MARK` is the process that created a mark.
+/// directory `$marks` outside of the views.
 fn script(site: &Site, body: &str) -> String {
-    let locker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/locker.py");
     format!(
         r#"marks={marks}; locker={locker}
            on() {{ node=$1; shift; timeout {limit} tameike exec --node $node -- python3 $locker "$@"; }}
            until_there() {{ for name; do while [ ! -e $name ]; do sleep 0.02; done; done; }}
            {body}"#,
         marks = site.plain().display(),
-        locker = locker.display(),
+        locker = helper("locker.py"),
         limit = if is_soak() { 1500 } else { 100 },
     )
 }
 
-fn run(nodes: u32, body: &str) -> String {
+fn run(body: &str) {
     let site = Site::new();
-    let text = site.run(nodes, &script(&site, body));
-    site.assert_clean();
-    text
+    site.run(2, &script(&site, body));
 }
 
 /// S21a.
 #[test]
 fn a_lock_of_one_node_excludes_the_others() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix ofd; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix ofd; do
                file=$view/file-$kind; : > $file
                on 0 hold $kind $file $marks/ready $marks/go & holder=$!
                until_there $marks/ready
@@ -46,31 +39,25 @@ fn a_lock_of_one_node_excludes_the_others() {
                wait $holder; wait $waiter
                on 1 free $kind $file-moved
                rm $marks/*
-           done; done"#,
-    );
+           done; done"#);
 }
 
 /// S21d.
 #[test]
 fn increments_under_a_lock_are_not_lost() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix mapped; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix mapped; do
                file=$view/number-$kind; printf %020d 0 > $file
                writers=
                for node in 0 1 0 1; do on $node count $kind $file 50 & writers="$writers $!"; done
                for writer in $writers; do wait $writer; done
                counted=$(tail -c 20 $file | sed "s/^0*//"); test $counted = 200 || { echo "$file: $counted" >&2; exit 1; }
-           done; done"#,
-    );
+           done; done"#);
 }
 
 /// S21c.
 #[test]
 fn a_flock_excludes_fcntl_locks() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kinds in 'flock posix' 'posix flock'; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kinds in 'flock posix' 'posix flock'; do
                file=$view/file; : > $file
                on 0 hold ${kinds% *} $file $marks/ready $marks/go & holder=$!
                until_there $marks/ready
@@ -78,16 +65,13 @@ fn a_flock_excludes_fcntl_locks() {
                on 1 excluded ${kinds#* } $file
                touch $marks/go; wait $holder; rm $marks/*
                on 1 free ${kinds#* } $file
-           done; done"#,
-    );
+           done; done"#);
 }
 
 /// S21p. S21b.
 #[test]
 fn byte_ranges_split_and_merge_and_are_reported_with_their_process() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                file=$view/ranges; : > $file
                tameike exec --node 0 -- sh -c 'echo $$ > '$marks'/pid; exec python3 "$@"' sh $locker ranges $file $marks/ready $marks/go & holder=$!
                until_there $marks/ready
@@ -96,16 +80,13 @@ fn byte_ranges_split_and_merge_and_are_reported_with_their_process() {
                touch $marks/go; wait $holder; rm $marks/*
                on 1 closes $file
                on 1 descriptions $file
-           done"#,
-    );
+           done"#);
 }
 
 /// S21f S21j
 #[test]
 fn processes_that_are_killed_leave_neither_locks_nor_waiters() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix; do
                file=$view/killed-$kind; : > $file
                start() { mark=$1; node=$2; shift 2; tameike exec --node $node -- sh -c 'echo $$ > '$mark'; exec python3 "$@"' sh $locker "$@" || true; }
                start $marks/holder 0 hold $kind $file $marks/ready $marks/never & first=$!
@@ -118,16 +99,13 @@ fn processes_that_are_killed_leave_neither_locks_nor_waiters() {
                timeout 20 tameike exec --node 1 -- python3 $locker wait $kind $file $marks/again
                on 0 free $kind $file
                rm $marks/*
-           done; done"#,
-    );
+           done; done"#);
 }
 
 /// S21m.
 #[test]
 fn a_deadlock_fails_one_of_two_waiters() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for pair in 1 2 3 4 5 6; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for pair in 1 2 3 4 5 6; do
                # Files of several directories have several homes.
                mkdir $view/a$pair $view/b$pair; one=$view/a$pair/file; two=$view/b$pair/file; : > $one; : > $two
                on 0 deadlock $one $two $marks/a $marks/b $marks/text & first=$!
@@ -135,32 +113,27 @@ fn a_deadlock_fails_one_of_two_waiters() {
                wait $first; wait $second
                grep -qx locked $marks/text; grep -qx EDEADLK $marks/text; test $(wc -l < $marks/text) = 2
                rm $marks/*
-           done; done"#,
-    );
+           done; done"#);
 }
 
 /// S21n.
 #[test]
 fn a_deadlock_of_two_upgrades_fails_one() {
-    run(
-        2,
-        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+    run(r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                file=$view/upgraded; : > $file
                on 0 upgrade $file $marks/a $marks/b $marks/text & first=$!
                on 1 upgrade $file $marks/b $marks/a $marks/text & second=$!
                wait $first; wait $second
                grep -qx locked $marks/text; grep -qx EDEADLK $marks/text; test $(wc -l < $marks/text) = 2
                rm $marks/*
-           done"#,
-    );
+           done"#);
 }
 
 /// S21g.
 #[test]
 fn locks_of_a_killed_agent_are_released() {
-    let site = Site::new();
-    let place = JobPlace::new(&site, &format!("locks-{}", std::process::id()));
-    let state = place.dir.join("node-2/node.json");
+    let (site, job) = new_job("locks");
+    let state = job.dir.join("node-2/node.json");
     let body = r#"for k in $(seq 1 24); do tameike exec --node $((k % 3)) -- mkdir $TAMEIKE_SHARED/$k; done
         names=$(seq -f "$TAMEIKE_SHARED/%g/file" 1 24 | paste -sd,)
         (on 2 lock_all $names $marks/ready $marks/never || true) &
@@ -173,13 +146,11 @@ fn locks_of_a_killed_agent_are_released() {
         test $(grep -cx locked $marks/text) -ge 8
         test $(grep -cx EHOSTDOWN $marks/text) -ge 1
         touch $marks/passed"#
-        .replace("$STATE", state.to_str().expect("plain path"));
-    let options = ["--job", &place.job, "--keep-going"];
+        .replace("$STATE", utf8(&state));
+    let options = ["--job", &job.name, "--keep-going"];
     let output = site.job(3, &options, &script(&site, &body)).output().expect("a job");
-    assert!(fs::exists(site.plain().join("passed")).expect("a look"), "{}", shown(&output));
-    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
-    site.assert_clean();
+    assert!(site.plain().join("passed").exists(), "{}", shown(&output));
+    site.tameike(&["recover", "--job", &job.name]).exits(0);
 }
 
 /// Two nodes write to one database, with the rollback journal that SQLite uses by default.
@@ -187,10 +158,8 @@ fn locks_of_a_killed_agent_are_released() {
 fn a_database_is_written_on_two_nodes() {
     let transactions = if is_soak() { 2000 } else { 200 };
     let all = 4 * transactions;
-    run(
-        2,
-        &format!(
-            r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+    run(&format!(
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                    sqlite3 $view/base.db 'create table log (writer, number, count, primary key (writer, number))'
                    writers=
                    for writer in 0 1 2 3; do
@@ -201,7 +170,6 @@ fn a_database_is_written_on_two_nodes() {
                    # Each transaction saw all that were before it.
                    test "$(sqlite3 $view/base.db 'select count(*), count(distinct count), max(count) from log')" = '{all}|{all}|{last}'
                done"#,
-            last = all - 1,
-        ),
-    );
+        last = all - 1,
+    ));
 }

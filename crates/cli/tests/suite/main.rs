@@ -41,7 +41,6 @@ mod packed_faults;
 mod packed_programs;
 mod parallel;
 mod pjdfstest;
-mod place;
 mod posix;
 mod preload;
 mod preload_names;

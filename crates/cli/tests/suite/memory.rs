@@ -2,7 +2,6 @@
 //! data and files.
 
 use crate::support::{Site, is_soak, succeed};
-use std::fs;
 
 /// Memory of an agent besides its frames, according to `docs/memory.md`.
 const ALLOWANCE_MIB: u64 = 128;
@@ -38,7 +37,6 @@ fn assert_bounded(script: &str) {
     let bound = FRAMES_MIB + ALLOWANCE_MIB;
     assert!(peaks.iter().all(|&peak| peak > 0 && peak <= bound), "more than {bound} MiB:\n{text}");
     println!("{text}");
-    site.assert_clean();
 }
 
 #[test]
@@ -84,13 +82,10 @@ os.rmdir(mine)"
 #[test]
 fn a_view_is_served_while_writes_wait_for_frames() {
     let site = Site::new();
-    let program = site.plain().join("pressure.py");
-    fs::write(&program, include_str!("memory/pressure.py")).expect("the program");
-    let script = format!("python3 {}", program.display());
+    let program = site.python(include_str!("memory/pressure.py"));
     let options = ["--capacity", "shared=512M,cache=512M,node-local=64M", "--memory", "128M"];
-    let text = succeed(&mut site.job(2, &options, &script));
+    let text = succeed(&mut site.job(2, &options, &program));
     assert_eq!(text.matches("read while").count(), 2, "{text}");
-    site.assert_clean();
 }
 
 /// A regression: cached data of the node's own store used the frames with which the store answers reads. They ran out, and
@@ -106,5 +101,4 @@ fn cached_data_of_the_own_store_does_not_use_the_stores_frames() {
             done
         done"#;
     succeed(&mut site.job(1, &["--memory", "48M"], script));
-    site.assert_clean();
 }

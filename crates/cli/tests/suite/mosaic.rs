@@ -21,7 +21,7 @@ fn script(dir: &str) -> String {
 fn made_directly(site: &Site) {
     let script = script(&site.plain().display().to_string());
     let text = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
-    assert!(text.contains("nothing failed or missing"), "{text}");
+    assert_contains(&text, &["nothing failed or missing"]);
 }
 
 /// The files are equal, and pixels are not blank.
@@ -33,7 +33,7 @@ fn assert_as_direct(site: &Site, made: &Path) {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .args(["plain/output".as_ref(), made.join("output").as_path()]);
     let text = succeed(compare.current_dir(site.plain().parent().expect("it has one")));
-    assert!(text.contains("the mosaics are the same"), "{text}");
+    assert_contains(&text, &["the mosaics are the same"]);
 }
 
 /// Extracts the container's files into a directory.
@@ -55,7 +55,7 @@ fn a_mosaic_without_agents_is_the_same() {
         succeed(command.arg("--").args(words))
     };
     let text = run(&["sh", "-euc", &script(&container.display().to_string())]);
-    assert!(text.contains("nothing failed or missing"), "{text}");
+    assert_contains(&text, &["nothing failed or missing"]);
     assert!(fs::read_dir(site.base()).expect("a directory").next().is_none(), "the spool is left");
     let made = site.disk().join("made");
     extracted(&container, &made);
@@ -76,7 +76,7 @@ fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
     made_directly(&site);
     let options = ["--aggregate", "--verify"];
     let text = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
-    assert!(text.contains("on 2 nodes") && text.contains("nothing failed or missing"), "{text}");
+    assert_contains(&text, &["on 2 nodes", "nothing failed or missing"]);
     site.assert_clean();
     let container = site.shared().join(".tameike-packed");
     let taken_out = |into: &Path| {

@@ -1,7 +1,6 @@
 //! Changes of names by one node, seen by processes of another node that use them; and numbers of files.
 
-use crate::support::{Site, succeed};
-use std::fs;
+use crate::support::{Site, succeed, utf8};
 
 /// Runs a command on another node, in the view.
 const ON: &str = r#"on() { (cd "$view"; tameike exec --node 1 -- sh -euc "$*"); }
@@ -30,20 +29,15 @@ fn a_working_directory_stays_valid_when_another_node_renames_it() {
         done"#
     );
     succeed(&mut site.job(2, &[], &script));
-    site.assert_clean();
 }
 
 /// statvfs of the views reported no used inodes, and in the cache view an inode for each free block.
 #[test]
 fn statvfs_counts_files() {
     let site = Site::new();
-    let program = site.plain().join("count.py");
-    fs::write(&program, COUNT).expect("the program");
     // In memory the kernel counts, and counts a hard link as a file.
-    let disk = site.disk();
-    let device = ["--device", disk.to_str().expect("plain path")];
-    succeed(&mut site.job(2, &device, &format!("python3 {} {}", program.display(), site.shared().display())));
-    site.assert_clean();
+    let device = ["--device", utf8(site.disk())];
+    succeed(&mut site.job(2, &device, &format!("{} {}", site.python(COUNT), site.shared().display())));
 }
 
 const COUNT: &str = r#"
@@ -81,10 +75,7 @@ assert abs(cache.f_ffree - below.f_ffree) < 1000, (cache, below)
 #[test]
 fn deep_directories_work() {
     let site = Site::new();
-    let program = site.plain().join("deep.py");
-    fs::write(&program, DEEP).expect("the program");
-    succeed(&mut site.job(2, &[], &format!("python3 {}", program.display())));
-    site.assert_clean();
+    site.run(2, &site.python(DEEP));
 }
 
 const DEEP: &str = r#"

@@ -1,7 +1,6 @@
 //! Agents of one host with devices in memory, which read each other's devices directly.
 
 use crate::support::{Site, succeed};
-use std::fs;
 
 /// Runs a Python program on node 0 of a job of two nodes, through the kernel and with the library; returns the outputs.
 fn run(program: &str) -> [String; 2] {
@@ -12,11 +11,7 @@ fn run_with(more: &[&str], program: &str) -> [String; 2] {
     let small = [&["--memory", "64MiB", "--capacity", "512MiB"], more].concat();
     [&small[..], &[&small[..], &["--preload"]].concat()].map(|options| {
         let site = Site::new();
-        let path = site.plain().join("program.py");
-        fs::write(&path, program).expect("the program");
-        let messages = succeed(&mut site.job(2, options, &format!("python3 {}", path.display())));
-        site.assert_clean();
-        messages
+        succeed(&mut site.job(2, options, &site.python(program)))
     })
 }
 

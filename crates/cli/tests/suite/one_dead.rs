@@ -1,7 +1,7 @@
 //! One of three agents has failed: files of the cache view that do not depend on it stay usable.
 
-use crate::support::victims::{Background, JobPlace, wait_for};
-use crate::support::{Site, shown};
+use crate::support::victims::{Background, code_of_recovery, new_job};
+use crate::support::{Site, assert_code, shown, succeed};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -44,11 +44,7 @@ fn part(number: u64) -> Part {
 /// S46a. S46b. S46c.
 #[test]
 fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
-    let site = Site::new();
-    let job = format!("one-dead-{}", std::process::id());
-    let place = JobPlace::new(&site, &job);
-    let program = site.plain().join("calls.py");
-    fs::write(&program, CALLS).expect("written");
+    let (site, job) = new_job("one-dead");
     for number in 0..LARGE {
         fs::write(site.shared().join(format!("large-{number}")), vec![7; 3 << 20]).expect("written");
     }
@@ -59,15 +55,13 @@ fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
            head -c 5M /dev/zero > large; sync large; rm large; touch {0}; while test -e {0}; do sleep 0.05; done"#,
         wrote.display()
     );
-    let running = Background::start(&mut site.job(3, &["--job", &job, "--keep-going"], &script));
-    wait_for("files", || wrote.exists().then_some(()));
-    let parts: BTreeMap<String, Part> = old_files(&site.shared());
-    assert!(place.kill_agent(DEAD.0));
-    let arguments = ["exec", "--job", &job, "--node", "1", "--", "python3"];
-    let mut calls = site.tameike(&arguments);
-    let calls = calls.arg(&program).arg(site.shared()).output().expect("it starts");
-    assert!(calls.status.success(), "{}", shown(&calls));
-    let text = String::from_utf8_lossy(&calls.stdout).into_owned();
+    let options = ["--job", &job.name, "--keep-going"];
+    let running = Background::start_until(&mut site.job(3, &options, &script), &wrote);
+    let parts: BTreeMap<String, Part> = old_files(site.shared());
+    assert!(job.kill_agent(DEAD.0));
+    let program = format!("{} {}", site.python(CALLS), site.shared().display());
+    let arguments = ["exec", "--job", &job.name, "--node", "1", "--", "sh", "-c", &program];
+    let text = succeed(&mut site.tameike(&arguments));
     let mut met = BTreeMap::<String, usize>::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -96,15 +90,9 @@ fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
     );
     fs::remove_file(&wrote).expect("it is there");
     assert_ne!(running.output().status.code(), Some(0));
-    let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
-    let shown_text = shown(&recovered);
-    assert_eq!(
-        recovered.status.code(),
-        Some(crate::support::victims::code_of_recovery(&shown_text)),
-        "{shown_text}"
-    );
+    let recovered = site.tameike(&["recover", "--job", &job.name]).output().expect("it starts");
+    assert_code(&recovered, code_of_recovery(&shown(&recovered)));
     check_shared(&site, &parts);
-    place.assert_gone();
 }
 
 fn old_files(shared: &Path) -> BTreeMap<String, Part> {

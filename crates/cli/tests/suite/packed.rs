@@ -1,9 +1,11 @@
 //! Packing of small files of the cache view, in real jobs.
 
-use crate::support::victims::{Background, JobPlace, wait_for};
-use crate::support::{Site, binary, files_below, shown, succeed};
-use serde_json::Value;
+use crate::support::victims::{Background, new_job};
+use crate::support::{
+    Run, Site, assert_contains, binary, files_below, is_root, json, out, shown, succeed, utf8,
+};
 use std::fs;
+use std::os::unix::fs::{chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -19,10 +21,11 @@ fn pack(site: &Site, nodes: u32, script: &str) -> String {
     succeed(&mut site.job(nodes, &["--aggregate", "--verify"], script))
 }
 
-/// Files of the shared directory outside of the container.
+/// Files of the shared directory outside of the container, sorted.
 fn plain_files(site: &Site) -> Vec<PathBuf> {
-    let mut files = files_below(&site.shared());
+    let mut files = files_below(site.shared());
     files.retain(|path| path.is_file() && !path.starts_with(container(site)));
+    files.sort();
     files
 }
 
@@ -75,23 +78,22 @@ END
     assert_eq!(later, "file 3\nmore\nother\nfilfile 8\nfile 1\n1 50\n751\n981173106\n300\n");
     assert_eq!(plain_files(&site), [site.shared().join("e/sub/new")]);
     verify(&site);
-    site.assert_clean();
 }
 
 /// S34a.
 #[test]
 fn the_receipt_has_checksums_of_packed_files() {
     let site = Site::new();
-    let receipt = site.base().join("receipt");
-    let options = ["--aggregate", "--verify", "--receipt", receipt.to_str().expect("plain path")];
+    let receipt = site.plain().join("receipt");
+    let options = ["--aggregate", "--verify", "--receipt", utf8(&receipt)];
     let script = r#"cd "$TAMEIKE_CACHE"; printf abc > small; head -c 900000 /dev/zero > large
                     dd if=/dev/zero of=synced bs=5000 count=1 conv=fsync status=none; rm large"#;
     succeed(&mut site.job(2, &options, script));
-    let receipt: Value = serde_json::from_slice(&fs::read(receipt).expect("read")).expect("JSON");
+    let receipt = json(&receipt);
     let files = receipt["files"].as_array().expect("files");
-    let shown_text: Vec<_> =
+    let outcomes: Vec<_> =
         files.iter().map(|file| (file["path"].as_str(), file["outcome"].as_str())).collect();
-    assert_eq!(shown_text, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
+    assert_eq!(outcomes, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
     // As `b3sum` prints it.
     let sum = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
     assert_eq!(files[0]["checksum"], sum);
@@ -107,9 +109,7 @@ fn files_that_have_grown_large_are_promoted_when_the_job_ends() {
                     head -c 2000000 d/large > of-group/given; cp of-group/given of-group/kept; chgrp 0 of-group/given"#;
     let sum = pack(&site, 2, script);
     let large = ["d/large", "of-group/given", "of-group/kept"];
-    let mut found = plain_files(&site);
-    found.sort();
-    assert_eq!(found, large.map(|name| site.shared().join(name)));
+    assert_eq!(plain_files(&site), large.map(|name| site.shared().join(name)));
     let groups = Command::new("stat").args(["-c", "%g"]).args(large).current_dir(site.shared()).output();
     assert_eq!(groups.expect("stat").stdout, b"0\n0\n5\n");
     assert_eq!(
@@ -138,27 +138,21 @@ fn files_that_have_grown_large_are_promoted_when_the_job_ends() {
 /// that were promoted before.
 #[test]
 fn a_large_file_whose_directory_was_removed_is_recovered() {
-    let site = Site::new();
-    let job = format!("gone-{}", std::process::id());
+    let (site, job) = new_job("gone");
     let script = format!(
         r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in 1 d/2 3; do head -c 2000000 /dev/urandom > $i; done; cksum 1 d/2 3
            until test $(ls {0}/.tameike-packed | grep -c '^out\.') = 3; do sleep 0.1; done; rmdir {0}/d"#,
         site.shared().display()
     );
-    let output =
-        site.job(2, &["--job", &job, "--aggregate", "--verify"], &script).output().expect("it starts");
-    let text = shown(&output);
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
-    assert!(text.contains("d/2: ") && text.contains("ENOENT"), "{text}");
-    let recover = || site.tameike(&["recover", "--job", &job]).output().expect("it starts");
-    let again = recover();
-    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
+    let options = ["--job", &job.name, "--aggregate", "--verify"];
+    let output = site.job(2, &options, &script).exits(INCOMPLETE);
+    assert_contains(&shown(&output), &["d/2: ", "ENOENT"]);
+    let mut recover = site.tameike(&["recover", "--job", &job.name]);
+    recover.exits(INCOMPLETE);
     fs::create_dir(site.shared().join("d")).expect("made");
-    let recovered = recover();
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    recover.exits(0);
     let found = succeed(Command::new("cksum").args(["1", "d/2", "3"]).current_dir(site.shared()));
-    assert_eq!(found.as_bytes(), output.stdout);
-    site.assert_clean();
+    assert_eq!(found, out(&output));
 }
 
 /// S36a.
@@ -169,15 +163,10 @@ fn the_attribute_of_a_directory_turns_packing_on_or_off() {
                     tameike layout set --aggregate=off yes/not
                     echo 1 > yes/a; echo 2 > yes/not/b; echo 3 > other/c; mv yes/a other/a; mv other/c yes/c"#;
     succeed(&mut site.job(2, &["--aggregate=auto"], script));
-    let mut plain = plain_files(&site);
-    plain.sort();
-    assert_eq!(plain, [site.shared().join("yes/c"), site.shared().join("yes/not/b")]);
+    assert_eq!(plain_files(&site), [site.shared().join("yes/c"), site.shared().join("yes/not/b")]);
     assert_eq!(pack(&site, 1, r#"cd "$TAMEIKE_CACHE"; cat other/a yes/c yes/not/b"#), "1\n3\n2\n");
     let site = Site::new();
-    let refused = site
-        .job(1, &[], r#"tameike layout set --aggregate "$TAMEIKE_CACHE" 2>&1 && exit 1 || true"#)
-        .output();
-    assert!(refused.expect("it starts").status.success());
+    site.run(1, r#"tameike layout set --aggregate "$TAMEIKE_CACHE" 2>&1 && exit 1 || true"#);
 }
 
 /// S37a, S37b.
@@ -185,22 +174,17 @@ fn the_attribute_of_a_directory_turns_packing_on_or_off() {
 fn storms_are_reported_and_packed() {
     let site = Site::new();
     let script = r#"mkdir "$TAMEIKE_CACHE/d"; cd "$TAMEIKE_CACHE/d"; for i in $(seq 200); do echo $i > f$i; done; tameike status"#;
-    let output = site.job(1, &[], script).output().expect("it starts");
-    let shown_text =
+    let text = shown(&site.job(1, &[], script).exits(0));
+    let storm =
         "many files were created within seconds in d: packing 200 of them (--aggregate=auto) would save";
-    let text = shown(&output);
     // Once in `tameike status`, and in the receipt if the gain is large enough.
-    assert!(output.status.success() && [1, 2].contains(&text.matches(shown_text).count()), "{text}");
-    assert_eq!(
-        text.matches("would save less than 0.1 s").count(),
-        2 - text.matches(shown_text).count(),
-        "{text}"
-    );
+    let count = text.matches(storm).count();
+    assert!([1, 2].contains(&count), "{text}");
+    assert_eq!(text.matches("would save less than 0.1 s").count(), 2 - count, "{text}");
     assert_eq!(plain_files(&site).len(), 200);
     let script = script.replace("/d\"", "/e\"");
-    let output = site.job(1, &["--aggregate=auto"], &script).output().expect("it starts");
-    let text = shown(&output);
-    assert!(output.status.success() && text.contains("; 72 are packed"), "{text}");
+    let output = site.job(1, &["--aggregate=auto"], &script).exits(0);
+    assert_contains(&shown(&output), &["; 72 are packed"]);
     assert_eq!(plain_files(&site).len(), 328);
 }
 
@@ -208,24 +192,20 @@ fn storms_are_reported_and_packed() {
 #[test]
 fn packed_files_survive_agents_that_are_killed() {
     for victim in [0, 1] {
-        let site = Site::new();
-        let job = format!("packed-{victim}-{}", std::process::id());
-        let place = JobPlace::new(&site, &job);
-        let wrote = site.base().join("wrote");
+        let (site, job) = new_job(&format!("packed-{victim}"));
+        let wrote = site.plain().join("wrote");
         let script = format!(
             r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq 300); do seq $i > d/f$i; done
                mv d/f1 d/moved; rm d/f2; seq 7 > d/f3; mkdir e; mv d/f4 e/f4; mv e e2
                touch {}; exec sleep 600"#,
             wrote.display()
         );
-        let running = Background::start(&mut site.job(2, &["--job", &job, "--aggregate"], &script));
-        wait_for("files", || wrote.exists().then_some(()));
-        let agent = place.agent(victim).expect("it runs");
-        assert!(crate::support::victims::signal(agent, "KILL"));
+        let options = ["--job", &job.name, "--aggregate"];
+        let running = Background::start_until(&mut site.job(2, &options, &script), &wrote);
+        assert!(job.kill_agent(victim));
         let output = running.output();
         assert_ne!(output.status.code(), Some(0), "{}", shown(&output));
-        let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
-        assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+        let recovered = site.tameike(&["recover", "--job", &job.name]).exits(0);
         let found = pack(
             &site,
             2,
@@ -235,8 +215,6 @@ fn packed_files_survive_agents_that_are_killed() {
         );
         assert_eq!(found, "298\n", "{}", shown(&recovered));
         verify(&site);
-        fs::remove_file(wrote).expect("it is there");
-        site.assert_clean();
     }
 }
 
@@ -256,7 +234,6 @@ fn churn_gives_the_same_files_as_elsewhere() {
     verify(&site);
     let later = r#"cd "$TAMEIKE_CACHE"; find . -type f | LC_ALL=C sort | xargs cksum"#;
     assert_eq!(succeed(&mut site.job(2, &[], later)), plain);
-    site.assert_clean();
 }
 
 /// S43b.
@@ -265,8 +242,7 @@ fn churn_gives_the_same_files_as_elsewhere() {
 /// as a link. Private packed files were readable there, or were written elsewhere.
 #[test]
 fn a_container_directory_of_another_user_is_refused() {
-    if tameike_io::os::process::user() != 0 {
-        println!("not tested: acting as another user requires root");
+    if !is_root() {
         return;
     }
     for is_link in [false, true] {
@@ -274,19 +250,18 @@ fn a_container_directory_of_another_user_is_refused() {
         let elsewhere = site.base().with_file_name("elsewhere");
         fs::create_dir(&elsewhere).expect("made");
         if is_link {
-            std::os::unix::fs::symlink(&elsewhere, container(&site)).expect("linked");
+            symlink(&elsewhere, container(&site)).expect("linked");
         } else {
             fs::create_dir(container(&site)).expect("made");
-            std::os::unix::fs::chown(container(&site), Some(65_533), Some(65_533)).expect("chown");
+            chown(container(&site), Some(65_533), Some(65_533)).expect("chown");
         }
         let script = r#"umask 077; echo secret > "$TAMEIKE_CACHE/private""#;
         let output = site.job(1, &["--aggregate"], script).output().expect("it starts");
         let text = shown(&output);
         assert!(!output.status.success() && text.contains(".tameike-packed"), "{text}");
-        assert_eq!(crate::support::files_below(&elsewhere), Vec::<PathBuf>::new());
+        assert_eq!(files_below(&elsewhere), Vec::<PathBuf>::new());
         if !is_link {
-            assert_eq!(crate::support::files_below(&container(&site)), Vec::<PathBuf>::new());
+            assert_eq!(files_below(&container(&site)), Vec::<PathBuf>::new());
         }
-        site.assert_clean();
     }
 }

@@ -1,23 +1,24 @@
 //! Concurrent use of packed files: by nodes of one job, by a job that does not pack, and by programs outside of jobs.
 
-use crate::support::victims::{Background, wait_for};
-use crate::support::{Site, binary, shown, succeed};
+use crate::support::interactive::Interactive;
+use crate::support::victims::{Background, Job, wait_for};
+use crate::support::{Run, Site, assert_code, assert_contains, binary, err, out, shown, succeed};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+const FAILED: i32 = 71;
 const INCOMPLETE: i32 = 75;
 
 /// A job that has packed files, and runs until `end`.
 struct Packing {
     running: Background,
-    job: String,
+    job: Job,
 }
 
 impl Packing {
     fn start(site: &Site, name: &str, script: &str) -> Self {
-        let job = format!("{name}-{}", std::process::id());
+        let job = Job::new(site, name);
         let (packed, end) = (site.plain().join("packed"), site.plain().join("end"));
         let script = format!(
             r#"cd "$TAMEIKE_CACHE"; {script}
@@ -25,20 +26,18 @@ impl Packing {
             packed.display(),
             end.display()
         );
-        let running =
-            Background::start(&mut site.job(2, &["--job", &job, "--aggregate", "--verify"], &script));
-        wait_for("packed files", || packed.exists().then_some(()));
-        Self { running, job }
+        let options = ["--job", &job.name, "--aggregate", "--verify"];
+        Self { running: Background::start_until(&mut site.job(2, &options, &script), &packed), job }
     }
 
     fn exec(&self, site: &Site, script: &str) -> String {
-        succeed(&mut site.tameike(&["exec", "--job", &self.job, "--node", "1", "--", "sh", "-euc", script]))
+        let exec = ["exec", "--job", &self.job.name, "--node", "1", "--", "sh", "-euc", script];
+        succeed(&mut site.tameike(&exec))
     }
 
     fn end(self, site: &Site) {
         fs::write(site.plain().join("end"), "").expect("written");
-        let output = self.running.output();
-        assert!(output.status.success(), "{}", shown(&output));
+        assert_code(&self.running.output(), 0);
         fs::remove_file(site.plain().join("end")).expect("it is there");
         fs::remove_file(site.plain().join("packed")).expect("it is there");
     }
@@ -52,38 +51,26 @@ fn verify(site: &Site) -> String {
 #[test]
 fn a_job_that_does_not_pack_reads_packed_files_of_another() {
     let site = Site::new();
-    succeed(&mut site.job(
-        1,
-        &["--aggregate"],
-        r#"cd "$TAMEIKE_CACHE"; mkdir d; echo old > d/old; echo kept > d/kept"#,
-    ));
+    let script = r#"cd "$TAMEIKE_CACHE"; mkdir d; echo old > d/old; echo kept > d/kept"#;
+    succeed(&mut site.job(1, &["--aggregate"], script));
     let packing = Packing::start(&site, "packs", "echo first > d/first; mkdir both");
-    let refused = site.job(1, &["--aggregate"], "true").output().expect("it starts");
-    assert!(!refused.status.success());
-    assert!(
-        shown(&refused).contains("another job packs files of this shared directory"),
-        "{}",
-        shown(&refused)
-    );
-    let program = site.plain().join("beside.py");
-    fs::write(&program, BESIDE).expect("written");
-    let words = site.plain().join("words");
-    let beside_job = format!("beside-{}", std::process::id());
-    let script = format!("python3 {} {} {}", program.display(), site.plain().display(), words.display());
-    let beside = Background::start(&mut site.job(2, &["--verify", "--job", &beside_job], &script));
-    wait_for("the reader of packed files", || words.exists().then_some(()));
+    let refused = site.job(1, &["--aggregate"], "true").exits(FAILED);
+    assert_contains(&shown(&refused), &["another job packs files of this shared directory"]);
+    let ready = site.plain().join("ready");
+    let beside_job = Job::new(&site, "beside");
+    let script = format!("{} {} {}", site.python(BESIDE), site.plain().display(), ready.display());
+    let options = ["--verify", "--job", &beside_job.name];
+    let beside = Background::start_until(&mut site.job(2, &options, &script), &ready);
     // Files of the other job exist after their flush.
     let script = r#"cd "$TAMEIKE_CACHE"; echo later > d/later; mv d/first d/renamed; rm d/old
         until test "$(cat both/plain)" = plain; do sleep 0.05; done"#;
     packing.exec(&site, script);
     fs::write(site.plain().join("more"), "").expect("written");
     let output = beside.output();
-    let text = shown(&output);
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
-    assert!(text.contains("1 of 2 files") && text.contains("MISSING: another job packs"), "{text}");
+    assert_code(&output, INCOMPLETE);
+    assert_contains(&shown(&output), &["1 of 2 files", "MISSING: another job packs"]);
     packing.end(&site);
-    let recovered = site.tameike(&["recover", "--job", &beside_job]).output().expect("it starts");
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    site.tameike(&["recover", "--job", &beside_job.name]).exits(0);
     let script = r#"cd "$TAMEIKE_CACHE"; cat d/kept d/later d/renamed both/plain; ls d; echo more >> d/later; rm d/renamed; mv d e; ls e"#;
     let found = succeed(&mut site.job(2, &[], script));
     assert_eq!(found, "kept\nmore\nlater\nfirst\nplain\nkept\nlater\nrenamed\nkept\nlater\n");
@@ -92,7 +79,6 @@ fn a_job_that_does_not_pack_reads_packed_files_of_another() {
         "later\nmore\n"
     );
     verify(&site);
-    site.assert_clean();
 }
 
 /// S40: another job can read external files, and not write them.
@@ -109,17 +95,15 @@ fn a_concurrent_job_reads_large_files_and_does_not_write_them() {
     };
     let is_whole = || outside().and_then(|path| fs::read(path).ok()).filter(|bytes| *bytes == content);
     wait_for("content outside", is_whole);
-    let job = format!("writes-{}", std::process::id());
+    let job = Job::new(&site, "writes");
     let script = r#"cd "$TAMEIKE_CACHE"; cat big; printf x | dd of=big conv=notrunc bs=1 status=none"#;
-    let output = site.job(1, &["--job", &job], script).output().expect("it starts");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
-    assert!(text.contains("MISSING: another job packs") && output.stdout == content, "{text}");
+    let output = site.job(1, &["--job", &job.name], script).exits(INCOMPLETE);
+    assert_contains(&err(&output), &["MISSING: another job packs"]);
+    assert!(output.stdout == content);
     packing.end(&site);
     assert!(fs::read(site.shared().join("big")).expect("it is there") == content && outside().is_none());
-    let discarded = site.tameike(&["recover", "--job", &job, "--discard"]).output().expect("it starts");
-    assert!(shown(&discarded).contains("big"), "{}", shown(&discarded));
-    site.assert_clean();
+    let discarded = site.tameike(&["recover", "--job", &job.name, "--discard"]).output().expect("it starts");
+    assert_contains(&shown(&discarded), &["big"]);
 }
 
 /// S35b.
@@ -141,24 +125,16 @@ fn external_content_is_readable_in_the_container_until_it_is_promoted() {
         (whole.count() == 2).then_some(())
     };
     wait_for("content outside", outside);
-    let agg = |arguments: &[&str]| {
-        let (action, rest) = arguments.split_first().expect("an action");
-        let output = Command::new(binary())
-            .args(["agg", action])
-            .arg(&container)
-            .args(rest)
-            .current_dir(site.plain())
-            .output()
-            .expect("it starts");
-        assert!(output.status.success(), "{}", shown(&output));
-        output
+    let agg = |action: &str, more: &[&str]| {
+        let mut agg = Command::new(binary());
+        agg.args(["agg", action]).arg(&container).args(more).current_dir(site.plain()).exits(0)
     };
-    let printed = agg(&["cat", "d/big"]);
+    let printed = agg("cat", &["d/big"]);
     assert!(printed.stdout == content && shown(&printed).contains("are external"));
-    let listed = String::from_utf8(agg(&["ls", "-l", "d/big"]).stdout).expect("text");
+    let listed = out(&agg("ls", &["-l", "d/big"]));
     assert!(listed.starts_with("-rw-r-----") && listed.contains(" 3000000 "), "{listed}");
-    agg(&["extract", "back", "d"]);
-    agg(&["export", "all.tar"]);
+    agg("extract", &["back", "d"]);
+    agg("export", &["all.tar"]);
     succeed(Command::new("tar").args(["xf", "all.tar", "--one-top-level=tar"]).current_dir(site.plain()));
     for file in ["back/d/big", "back/d/again", "tar/d/big", "tar/d/again"] {
         assert!(fs::read(site.plain().join(file)).expect("there") == content, "{file}");
@@ -166,14 +142,13 @@ fn external_content_is_readable_in_the_container_until_it_is_promoted() {
     assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
     packing.end(&site);
     assert!(fs::read(site.shared().join("d/big")).expect("there") == content);
-    assert!(!shown(&agg(&["ls"])).contains("are external"));
-    site.assert_clean();
+    assert!(!shown(&agg("ls", &[])).contains("are external"));
 }
 
 /// What the second job does.
 const BESIDE: &str = r#"
 import errno, os, sys, time
-plain, words = sys.argv[1:]
+plain, ready = sys.argv[1:]
 os.chdir(os.environ["TAMEIKE_CACHE"])
 assert open("d/old").read() == "old\n"
 
@@ -194,7 +169,7 @@ open("both/gone", "w").write("x")
 os.rename("both/gone", "both/away")
 os.unlink("both/away")
 open("both/plain", "w").write("plain\n")
-open(words, "w")
+open(ready, "w")
 while not os.path.exists(f"{plain}/more"): time.sleep(0.05)
 for _ in range(2000):
     if sorted(os.listdir("d")) == ["kept", "later", "renamed"]: break
@@ -230,29 +205,22 @@ fn files_of_programs_outside_of_jobs_take_precedence() {
     assert_eq!(found, "packed 1\npacked 2\noutside\nnew\nd:\n1\n2\nmoved\n\ngone:\n1\n");
     let listed =
         succeed(Command::new(binary()).args(["agg", "ls", "-r"]).arg(shared.join(".tameike-packed")));
-    assert_eq!(
-        listed.lines().filter(|line| line.starts_with(".tameike-apart/") && line.contains("/gone/")).count(),
-        4,
-        "{listed}"
-    );
+    let is_apart = |line: &&str| line.starts_with(".tameike-apart/") && line.contains("/gone/");
+    assert_eq!(listed.lines().filter(is_apart).count(), 4, "{listed}");
     verify(&site);
-    site.assert_clean();
 }
 
 /// S33a, S33b: one node changes files that another has open.
 #[test]
 fn another_node_changes_packed_files_that_are_open() {
     let site = Site::new();
-    let program = site.plain().join("nodes.py");
-    fs::write(&program, NODES).expect("written");
-    let script = format!("python3 {}", program.display());
-    succeed(&mut site.job(2, &["--aggregate", "--verify"], &script));
+    let program = site.python(NODES);
+    succeed(&mut site.job(2, &["--aggregate", "--verify"], &program));
     verify(&site);
     // Later jobs, with or without packing, find the files of this one.
     for options in [&["--aggregate"] as &[&str], &[]] {
-        succeed(&mut site.job(2, options, &format!("{script} left")));
+        succeed(&mut site.job(2, options, &format!("{program} left")));
     }
-    site.assert_clean();
 }
 
 /// Node 0 has files open while programs of node 1 change them.
@@ -412,15 +380,9 @@ fn a_reader_of_a_container_does_not_block_packing() {
         reader.env("PATH", "/usr/bin:/bin");
     }
     reader.args(["-c", READER, &own.to_string()]).current_dir(&container);
-    reader.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut reader = reader.spawn().expect("Python");
-    let mut line = String::new();
-    BufReader::new(reader.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
-    let output = pack("second").output().expect("it starts");
-    drop(reader.stdin.take());
-    reader.wait().expect("it ends");
-    assert_eq!(line, "locked\n");
-    assert!(output.status.success(), "{}", shown(&output));
+    let mut reader = Interactive::start(&mut reader);
+    assert_eq!(reader.line().as_deref(), Some("locked"));
+    pack("second").exits(0);
+    reader.end();
     assert!(verify(&site).contains("verified 2 paths"));
-    site.assert_clean();
 }

@@ -2,8 +2,10 @@
 
 use crate::support::mounts::Mounts;
 use crate::support::small_disk::{KINDS, Kind, SmallDisk};
-use crate::support::victims::{Background, Chance, JobPlace, is_soak, seed, wait_for};
-use crate::support::{Site, binary, shown, succeed};
+use crate::support::victims::{Background, Chance, Job, code_of_recovery, new_job, seed, sleep_ms, wait_for};
+use crate::support::{
+    Run, Site, assert_code, assert_contains, binary, err, is_soak, json, out, shown, succeed, utf8,
+};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,15 +20,14 @@ const FILES: u32 = 120;
 struct Scene {
     site: Site,
     mounts: Mounts,
-    place: JobPlace,
+    job: Job,
 }
 
 impl Scene {
     fn new(job: &str) -> Option<Self> {
-        let site = Site::new();
-        let job = format!("{job}-{}", std::process::id());
+        let (site, job) = new_job(job);
         fs::create_dir(site.plain().join("expected")).expect("a directory");
-        Some(Self { place: JobPlace::new(&site, &job), mounts: Mounts::new()?, site })
+        Some(Self { job, mounts: Mounts::new()?, site })
     }
 
     fn receipt_path(&self) -> PathBuf {
@@ -36,8 +37,7 @@ impl Scene {
     /// Runs a job of two nodes that packs.
     fn run(&self, script: &str) -> Output {
         let receipt = self.receipt_path();
-        let receipt = receipt.to_str().expect("plain path");
-        let options = ["--job", &self.place.job, "--receipt", receipt, "--aggregate", "--verify"];
+        let options = ["--job", &self.job.name, "--receipt", utf8(&receipt), "--aggregate", "--verify"];
         let script = format!("expected={}/expected; export expected\n{script}", self.site.plain().display());
         self.mounts.inside(&self.site.job(2, &options, &script)).output().expect("nsenter is installed")
     }
@@ -45,8 +45,8 @@ impl Scene {
     /// Runs a job that must succeed; returns its output.
     fn must(&self, script: &str) -> String {
         let output = self.run(script);
-        assert!(output.status.success(), "{}", shown(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        assert_code(&output, 0);
+        out(&output)
     }
 
     /// Packs forty files, which must stay intact.
@@ -68,31 +68,28 @@ impl Scene {
 
     /// The job has ended with a receipt that lists missing files; returns the names of the complete ones.
     fn check_incomplete(&self, output: &Output) -> BTreeSet<String> {
-        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(text.contains(&format!("tameike recover --job {}", self.place.job)), "{text}");
-        let receipt: Value =
-            serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
+        assert_code(output, INCOMPLETE);
+        let text = err(output);
+        assert_contains(&text, &[&format!("tameike recover --job {}", self.job.name)]);
+        let receipt = json(&self.receipt_path());
         assert_eq!(receipt["complete"], Value::Bool(false));
-        let (mut there, mut missing) = (BTreeSet::new(), 0);
+        let (mut complete, mut missing) = (BTreeSet::new(), 0);
         for file in receipt["files"].as_array().expect("files") {
             let path = file["path"].as_str().expect("a path");
             if file["outcome"]["missing"].is_string() {
                 assert!(text.contains(path), "{path} is not named: {text}");
                 missing += 1;
             } else {
-                there.insert(path.to_owned());
+                complete.insert(path.to_owned());
             }
         }
         assert!(missing > 0, "{}", shown(output));
-        println!("{missing} files are missing, {} there", there.len());
-        there
+        println!("{missing} files are missing, {} complete", complete.len());
+        complete
     }
 
     fn recover(&self) {
-        let output = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--verify"]);
-        assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-        self.place.assert_gone();
+        self.mounts.tameike(&self.site, &["recover", "--job", &self.job.name, "--verify"]).exits(0);
     }
 
     fn container(&self) -> PathBuf {
@@ -112,8 +109,7 @@ impl Scene {
     }
 
     fn check_undamaged(&self) {
-        let verified = self.mounts.shell(&format!("{} agg verify {}", binary(), self.container().display()));
-        assert!(verified.status.success(), "{}", shown(&verified));
+        self.mounts.must(&format!("{} agg verify {}", binary(), self.container().display()));
     }
 
     /// All files are complete, those of the earlier job too.
@@ -132,16 +128,15 @@ impl Scene {
 #[test]
 fn a_full_shared_directory_loses_nothing_that_was_packed() {
     let Some(scene) = Scene::new("full") else { return };
-    scene.mounts.mount_memory(&scene.site.shared(), "3m");
+    scene.mounts.mount_memory(scene.site.shared(), "3m");
     scene.pack_old();
     let output = scene.write(60_000, "");
-    let there = scene.check_incomplete(&output);
-    scene.check_packed(&there);
+    let complete = scene.check_incomplete(&output);
+    scene.check_packed(&complete);
     // Without space, recovery reports the same.
-    let again = scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job]);
-    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
-    scene.check_packed(&there);
-    scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+    scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.job.name]).exits(INCOMPLETE);
+    scene.check_packed(&complete);
+    scene.mounts.resize(scene.site.shared(), "64m");
     scene.recover();
     scene.check_undamaged();
     scene.check_all();
@@ -151,9 +146,9 @@ fn a_full_shared_directory_loses_nothing_that_was_packed() {
 #[test]
 fn names_that_fail_with_enospc_do_not_exist() {
     let Some(scene) = Scene::new("names") else { return };
-    scene.mounts.mount_memory(&scene.site.shared(), "2m");
+    scene.mounts.mount_memory(scene.site.shared(), "2m");
     scene.pack_old();
-    let output = scene.run(&format!(
+    scene.must(&format!(
         r#"cd "$TAMEIKE_CACHE"; head -c 4M /dev/zero > {shared}/ballast 2>/dev/null || true
            python3 - <<'END'
 import errno, os, threading
@@ -194,7 +189,6 @@ open("after", "w").write("after")
 END"#,
         shared = scene.site.shared().display()
     ));
-    assert!(output.status.success(), "{}", shown(&output));
     let found = scene.must(
         r#"cd "$TAMEIKE_CACHE"; ls -A | tr '\n' ' '; cat after; cat old*/* | sort -n | uniq -c | tail -n 1; ls old* | wc -l"#,
     );
@@ -222,11 +216,8 @@ fn a_failed_fsync_of_the_container_is_no_success() {
 
 fn fail_fsync(kind: Kind, seed: u64) {
     let Some(scene) = Scene::new("fsync") else { return };
-    let disk_dir = scene.site.base().join("disk");
-    fs::create_dir(&disk_dir).expect("a directory");
     let mut chance = Chance::new(seed);
-    let dirs = (disk_dir.as_path(), &*scene.site.shared());
-    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, 0, 0) else { return };
+    let Some(disk) = SmallDisk::new(&scene.mounts, &scene.site, kind, 0, 0) else { return };
     disk.give_space();
     scene.pack_old();
     // Metadata of the file system has its space before: only packed data is lost. With little space, names are lost too.
@@ -236,12 +227,12 @@ fn fail_fsync(kind: Kind, seed: u64) {
     disk.limit_space(space_kib as u32);
     let end = "for i in 1 2 3; do mv old/$i old/moved-$i; done; rm old/4";
     let output = scene.write(60_000, end);
-    let there = scene.check_incomplete(&output);
+    let complete = scene.check_incomplete(&output);
     // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
     let forgets = kind.has_journal() && chance.below(2) == 0;
     if forgets {
         disk.forget_and_give_space();
-        scene.check_packed(&there);
+        scene.check_packed(&complete);
     }
     disk.give_space();
     scene.recover();
@@ -256,29 +247,20 @@ fn fail_fsync(kind: Kind, seed: u64) {
 #[test]
 fn lost_names_are_restored_if_nothing_else_is_dirty() {
     let Some(scene) = Scene::new("clean") else { return };
-    let disk_dir = scene.site.base().join("disk");
-    fs::create_dir(&disk_dir).expect("a directory");
-    let dirs = (disk_dir.as_path(), &*scene.site.shared());
-    let Some(disk) = SmallDisk::new(&scene.mounts, KINDS[1], dirs, 0, 0) else { return };
+    let Some(disk) = SmallDisk::new(&scene.mounts, &scene.site, KINDS[1], 0, 0) else { return };
     disk.give_space();
     scene.pack_old();
     disk.limit_space(0);
     let output = scene.run(
         r#"cd "$TAMEIKE_CACHE"; mv old/1 old/moved-1; rm old/2; chmod 600 old/3; : > old/new; mkdir dir; mv old/4 dir"#,
     );
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    assert_code(&output, INCOMPLETE);
     disk.forget_and_give_space();
     let list =
         r#"cd "$TAMEIKE_CACHE"; ls -d dir/* old/1 old/2 old/moved-1 old/new 2>/dev/null | tr '\n' ' '"#;
     // Another job removes leftovers.
-    let other =
-        scene.mounts.inside(&scene.site.job(1, &["--job", "other"], "true")).output().expect("it starts");
-    assert!(other.status.success(), "{}", shown(&other));
-    assert!(
-        shown(&other).contains("names of packed files that may not be on the shared file system"),
-        "{}",
-        shown(&other)
-    );
+    let other = scene.mounts.inside(&scene.site.job(1, &["--job", "other"], "true")).exits(0);
+    assert_contains(&shown(&other), &["names of packed files that may not be on the shared file system"]);
     scene.recover();
     let found = scene
         .must(&format!(r#"{list}; stat -c %a old/3; seq 200 | cmp - dir/4; seq 50 | cmp - old/moved-1"#));
@@ -290,13 +272,9 @@ fn lost_names_are_restored_if_nothing_else_is_dirty() {
 fn a_name_is_on_the_disk_when_fsync_has_returned() {
     for kind in &KINDS[1..] {
         let Some(scene) = Scene::new("name") else { return };
-        let disk_dir = scene.site.base().join("disk");
         let copy = scene.site.plain().join("copy");
-        for dir in [&disk_dir, &copy] {
-            fs::create_dir(dir).expect("a directory");
-        }
-        let dirs = (disk_dir.as_path(), &*scene.site.shared());
-        let Some(disk) = SmallDisk::new(&scene.mounts, *kind, dirs, 0, 0) else { return };
+        fs::create_dir(&copy).expect("a directory");
+        let Some(disk) = SmallDisk::new(&scene.mounts, &scene.site, *kind, 0, 0) else { return };
         disk.give_space();
         scene.pack_old();
         let synced = scene.site.plain().join("synced");
@@ -310,11 +288,11 @@ os.fsync(file)'
                touch {}; exec sleep 600"#,
             synced.display()
         );
-        let options = ["--job", &scene.place.job, "--aggregate"];
-        let running = Background::start(&mut scene.mounts.inside(&scene.site.job(2, &options, &script)));
-        wait_for("an fsync", || synced.exists().then_some(()));
+        let options = ["--job", &scene.job.name, "--aggregate"];
+        let mut command = scene.mounts.inside(&scene.site.job(2, &options, &script));
+        let running = Background::start_until(&mut command, &synced);
         disk.copy_to(&scene.site.plain().join("image"));
-        assert!(scene.place.kill_agents(0..2));
+        assert!(scene.job.kill_agents(0..2));
         assert_ne!(running.output().status.code(), Some(0));
         scene.mounts.must(&format!(
             "mount -o loop {0}/image {0}/copy || mount -o loop,nouuid {0}/image {0}/copy",
@@ -337,16 +315,15 @@ os.fsync(file)'
 
 /// Runs a job of two nodes, and kills its first agent, the packer, with SIGKILL during `script`, which never ends. Then recovers
 /// the job; returns the messages of the recovery.
-fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> String {
-    let place = JobPlace::new(site, job);
-    let running = Background::start(&mut site.job(2, &["--job", job, "--aggregate"], script));
+fn kill_packer(site: &Site, job: &Job, script: &str, wait: impl FnOnce()) -> String {
+    let running = Background::start(&mut site.job(2, &["--job", &job.name, "--aggregate"], script));
     wait();
-    assert!(place.kill_agent(0));
+    assert!(job.kill_agent(0));
     let output = running.output();
     println!("the job has ended with {}", output.status);
-    let recovered = site.tameike(&["recover", "--job", job]).output().expect("it starts");
+    let recovered = site.tameike(&["recover", "--job", &job.name]).output().expect("it starts");
     let text = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&text)), "{text}");
+    assert_code(&recovered, code_of_recovery(&text));
     format!("{}\n{text}", shown(&output))
 }
 
@@ -355,8 +332,7 @@ fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> Str
 fn the_rename_of_a_directory_with_packed_files_is_atomic() {
     let mut chance = Chance::new(seed());
     for round in 0..if is_soak() { 30 } else { 5 } {
-        let site = Site::new();
-        let job = format!("moves-{round}-{}", std::process::id());
+        let (site, job) = new_job(&format!("moves-{round}"));
         let ready = site.plain().join("ready");
         let script = format!(
             r#"cd "$TAMEIKE_CACHE"; mkdir -p a/sub; for i in $(seq 300); do seq $i > a/sub/$i; done; touch {}
@@ -370,7 +346,7 @@ while True:
         let pause = chance.below(400);
         let text = kill_packer(&site, &job, &script, || {
             wait_for("files", || ready.exists().then_some(()));
-            crate::support::victims::let_pass_ms(pause);
+            sleep_ms(pause);
         });
         let script = r#"cd "$TAMEIKE_CACHE"; ls -A | wc -l; cd ?/sub; ls -A | wc -l; for i in $(seq 300); do seq $i | cmp - $i; done"#;
         let found = succeed(&mut site.job(2, &["--aggregate"], script));
@@ -378,7 +354,6 @@ while True:
         let container = site.shared().join(".tameike-packed");
         let listed = succeed(Command::new(binary()).args(["agg", "ls", "-r"]).arg(&container));
         assert_eq!(listed.lines().filter(|line| line.contains("/sub/")).count(), 300, "{listed}");
-        site.assert_clean();
     }
 }
 
@@ -387,7 +362,7 @@ while True:
 fn large_files_are_promoted_to_another_file_system() {
     let Some(scene) = Scene::new("below") else { return };
     let below = scene.site.shared().join("below");
-    scene.mounts.mount_memory(&scene.site.shared(), "64m");
+    scene.mounts.mount_memory(scene.site.shared(), "64m");
     fs::create_dir(&below).expect("made here");
     scene.mounts.must(&format!("mkdir {}", below.display()));
     scene.mounts.mount_memory(&below, "64m");
@@ -413,8 +388,7 @@ fn promoted_files_exist_once_whenever_the_packer_crashes() {
     const LARGE: usize = 24;
     let mut chance = Chance::new(seed());
     for round in 0..if is_soak() { 20 } else { 4 } {
-        let site = Site::new();
-        let job = format!("out-{round}-{}", std::process::id());
+        let (site, job) = new_job(&format!("out-{round}"));
         let sums = site.plain().join("sums");
         let script = format!(
             r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq -w {LARGE}); do head -c 1500000 /dev/urandom > d/$i; done
@@ -425,7 +399,7 @@ fn promoted_files_exist_once_whenever_the_packer_crashes() {
         let plain = || fs::read_dir(&moved).map_or(0, Iterator::count) as u64;
         let text = kill_packer(&site, &job, &script, || {
             wait_for("files that are moved out", || (plain() > after).then_some(()));
-            crate::support::victims::let_pass_ms(chance.below(3));
+            sleep_ms(chance.below(3));
         });
         // The names change: nothing is left at the old paths.
         let script = r#"cd "$TAMEIKE_CACHE"; cksum d/*; mkdir e; for i in d/*; do mv $i e/; done; ls -A d; rm -r e; ls -A"#;
@@ -433,46 +407,27 @@ fn promoted_files_exist_once_whenever_the_packer_crashes() {
         let expected = fs::read_to_string(&sums).expect("sums");
         assert_eq!(found, format!("{expected}d\n"), "after {after} files: {text}");
         assert_eq!(fs::read_dir(&moved).expect("a directory").count(), 0, "{text}");
-        site.assert_clean();
     }
 }
 
 /// S38b.
 #[test]
 fn packed_files_return_errors_without_the_packer() {
-    let site = Site::new();
-    let job = format!("dead-{}", std::process::id());
-    let place = JobPlace::new(&site, &job);
-    let program = site.plain().join("calls.py");
-    fs::write(&program, CALLS).expect("written");
+    let (site, job) = new_job("dead");
     fs::write(site.shared().join("plain"), "plain").expect("written");
     let wrote = site.plain().join("wrote");
     let script = format!(
         r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq 30); do seq $i > d/$i; done; touch {0}; while test -e {0}; do sleep 0.05; done"#,
         wrote.display()
     );
-    let running =
-        Background::start(&mut site.job(3, &["--job", &job, "--aggregate", "--keep-going"], &script));
-    wait_for("files", || wrote.exists().then_some(()));
-    assert!(place.kill_agent(0));
-    let text = site
-        .tameike(&[
-            "exec",
-            "--job",
-            &job,
-            "--node",
-            "1",
-            "--",
-            "python3",
-            program.to_str().expect("plain path"),
-        ])
-        .output()
-        .expect("it starts");
-    assert!(text.status.success(), "{}", shown(&text));
+    let options = ["--job", &job.name, "--aggregate", "--keep-going"];
+    let running = Background::start_until(&mut site.job(3, &options, &script), &wrote);
+    assert!(job.kill_agent(0));
+    let program = site.python(CALLS);
+    succeed(&mut site.tameike(&["exec", "--job", &job.name, "--node", "1", "--", "sh", "-c", &program]));
     fs::remove_file(&wrote).expect("it is there");
     assert_ne!(running.output().status.code(), Some(0));
-    let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    site.tameike(&["recover", "--job", &job.name]).exits(0);
     let script = r#"cd "$TAMEIKE_CACHE/d"; for i in $(seq 30); do seq $i | cmp - $i; done; ls | wc -l"#;
     assert_eq!(succeed(&mut site.job(2, &["--aggregate"], script)), "30\n");
 }

@@ -127,7 +127,7 @@ fn sqlite_databases() {
 fn programs_of_mpi_in_c_and_fortran() {
     let site = Site::new();
     let (mut direct, mut packed) = (String::from("umask 022\n"), String::from("umask 022\n"));
-    for program in programs::of_mpi(&site.disk()) {
+    for program in programs::of_mpi(site.disk()) {
         let program = program.display();
         direct += &format!("mpirun --allow-run-as-root --oversubscribe -np 6 {program} \"$PWD\"\n");
         packed += &format!(

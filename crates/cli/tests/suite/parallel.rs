@@ -24,7 +24,6 @@ fn run(script: &str) {
             limit = if is_soak() { 1500 } else { 200 },
         ),
     );
-    site.assert_clean();
 }
 
 /// Both nodes push to one bare repository, each to its own branch and both to a common one, as fast as they can; the loser

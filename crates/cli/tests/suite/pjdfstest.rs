@@ -75,16 +75,16 @@ fn read(messages: &str) -> Outcomes {
     outcomes
 }
 
-/// The listed outcomes of a place, without reasons.
-fn expected(place: &str) -> Outcomes {
+/// The listed outcomes in a file system or view, without reasons.
+fn expected(file_system: &str) -> Outcomes {
     let text = fs::read_to_string(crate::suites::file("pjdfstest.expected")).expect("the list");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let mut listed = Outcomes::new();
     for line in lines {
         let words: Vec<_> = line.split_whitespace().collect();
         assert!(words.len() > 3, "WHERE CASE OUTCOME REASON, not: {line}");
-        let is_view = !matches!(place, "ext4" | "xfs");
-        if words[0] == place || words[0] == "views" && is_view {
+        let is_view = !matches!(file_system, "ext4" | "xfs");
+        if words[0] == file_system || words[0] == "views" && is_view {
             listed.insert(words[1].to_owned(), words[2].to_owned());
         }
     }
@@ -93,15 +93,16 @@ fn expected(place: &str) -> Outcomes {
 
 /// Panics if the outcomes differ from the list.
 #[track_caller]
-fn assert_as_listed(site: &Site, places: &[&str]) {
+fn assert_as_listed(site: &Site, file_systems: &[&str]) {
     let mut wrong = String::new();
-    for place in places {
-        let messages = fs::read_to_string(messages(site).join(place)).expect("the output of pjdfstest");
-        let (outcomes, listed) = (read(&messages), expected(place));
+    for file_system in file_systems {
+        let messages = fs::read_to_string(messages(site).join(file_system)).expect("the output of pjdfstest");
+        let (outcomes, listed) = (read(&messages), expected(file_system));
         if outcomes != listed {
             let passed = |line: &&str| !line.ends_with(" ok");
             let rest: Vec<_> = messages.lines().filter(passed).collect();
-            wrong += &format!("{place}:\n{outcomes:#?}, but listed are {listed:#?}:\n{}\n", rest.join("\n"));
+            wrong +=
+                &format!("{file_system}:\n{outcomes:#?}, but listed are {listed:#?}:\n{}\n", rest.join("\n"));
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
@@ -115,7 +116,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Runs the suite in views of one job in parallel; `views` are the place in the list and the variable of each view.
+/// Runs the suite in views of one job in parallel; `views` are the name in the list and the variable of each view.
 /// The job has a short name, because socket paths are limited; no other test may use it.
 fn run_in_views((job, options): (&str, &[&str]), nodes: u32, is_on_disk: bool, views: &[(&str, &str)]) {
     if !is_root() {
@@ -127,15 +128,14 @@ fn run_in_views((job, options): (&str, &[&str]), nodes: u32, is_on_disk: bool, v
     script.push_str(
         r#"dir=$TAMEIKE_SHARED; while [ "$dir" != / ]; do chmod a+x "$dir"; dir=$(dirname "$dir"); done"#,
     );
-    for (place, view) in views {
-        script.push_str(&format!("\nsuite $messages/{place} $TAMEIKE_{view}/p &"));
+    for (file_system, view) in views {
+        script.push_str(&format!("\nsuite $messages/{file_system} $TAMEIKE_{view}/p &"));
     }
     script.push_str("\nwait");
     let disk = site.disk();
-    let device = if is_on_disk { disk.to_str().expect("plain path") } else { "ram" };
+    let device = if is_on_disk { utf8(&disk) } else { "ram" };
     succeed(&mut site.job(nodes, &[&["--job", job, "--device", device], options].concat(), &script));
-    assert_as_listed(&site, &views.iter().map(|(place, _)| *place).collect::<Vec<_>>());
-    site.assert_clean();
+    assert_as_listed(&site, &views.iter().map(|(file_system, _)| *file_system).collect::<Vec<_>>());
 }
 
 #[test]
@@ -170,16 +170,15 @@ fn ext4_and_xfs_pass_the_same_suite() {
     fs::create_dir(&disks).expect("a directory");
     mounts.mount_memory(&disks, "500m");
     let mut script = suite(&site);
-    for (place, make, size) in [("ext4", "mkfs.ext4 -q", "100M"), ("xfs", "mkfs.xfs -q", "320M")] {
+    for (file_system, make, size) in [("ext4", "mkfs.ext4 -q", "100M"), ("xfs", "mkfs.xfs -q", "320M")] {
         script.push_str(&format!(
-            "cd {disks}; mkdir {place}; truncate -s {size} {place}.image; {make} {place}.image; \
-             mount -o loop {place}.image {place}; suite $messages/{place} $PWD/{place}/p &\n",
+            "cd {disks}; mkdir {file_system}; truncate -s {size} {file_system}.image; {make} {file_system}.image; \
+             mount -o loop {file_system}.image {file_system}; suite $messages/{file_system} $PWD/{file_system}/p &\n",
             disks = disks.display(),
         ));
     }
     script.push_str("wait; umount ext4 xfs");
-    let output = mounts.inside(Command::new("sh").args(["-euc", &script])).output().expect("nsenter");
-    assert!(output.status.success(), "{}", shown(&output));
+    mounts.inside(Command::new("sh").args(["-euc", &script])).exits(0);
     assert_as_listed(&site, &["ext4", "xfs"]);
 }
 

@@ -1,8 +1,8 @@
 //! Calls of POSIX and Linux beyond read and write, by small programs on two nodes of a job, in all views.
 
-use crate::support::Site;
+use crate::support::{Site, helper, is_root, succeed, utf8};
 use std::fs;
-use std::path::Path;
+use std::process::Command;
 
 /// Runs a script for each view of two nodes: `$dir` is a new directory in it, `on N FUNCTION ...` runs a function of
 /// `support/posix.py` on a node, `$far` is the other node if the view has one.
@@ -13,11 +13,10 @@ fn in_views(views: &str, body: &str) {
 /// The same in the node-local view on a disk, which the agent serves.
 fn in_local(body: &str) {
     let site = Site::new();
-    run_in_views("local", body, &["--device", site.disk().to_str().expect("plain path")], &site);
+    run_in_views("local", body, &["--device", utf8(site.disk())], &site);
 }
 
 fn run_in_views(views: &str, body: &str, options: &[&str], site: &Site) {
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/posix.py");
     let script = format!(
         r#"on() {{ node=$1; shift; timeout 200 tameike exec --node $node -- python3 {programs} "$@"; }}
            for view in {views}; do
@@ -28,10 +27,9 @@ fn run_in_views(views: &str, body: &str, options: &[&str], site: &Site) {
                dir=$root/$view; mkdir $dir
                {body}
            done"#,
-        programs = programs.display(),
+        programs = helper("posix.py"),
     );
-    crate::support::succeed(&mut site.job(2, options, &script));
-    site.assert_clean();
+    succeed(&mut site.job(2, options, &script));
 }
 
 /// S28a, S28b.
@@ -70,8 +68,7 @@ fn with_coherent_mmap_stores_beside_writes_lose_nothing() {
     let body = "on 0 store_beside_writes $dir";
     run_in_views("shared cache local", body, &["--coherent-mmap"], &Site::new());
     let site = Site::new();
-    let disk = site.disk();
-    let options = ["--coherent-mmap", "--device", disk.to_str().expect("plain path")];
+    let options = ["--coherent-mmap", "--device", utf8(site.disk())];
     run_in_views("local", body, &options, &site);
 }
 
@@ -97,25 +94,18 @@ fn seek_hole_and_seek_data_are_never_wrong() {
 #[test]
 fn fallocate_reserves_space() {
     let site = Site::new();
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/posix.py");
-    let script = format!("python3 {} space_is_kept $TAMEIKE_SHARED", programs.display());
+    let script = format!("python3 {} space_is_kept $TAMEIKE_SHARED", helper("posix.py"));
     let options = ["--capacity", "shared=16M,node-local=16M,cache=64M"];
-    crate::support::succeed(&mut site.job(2, &options, &script));
-    site.assert_clean();
+    succeed(&mut site.job(2, &options, &script));
 }
 
 /// S24c.
 #[test]
 fn holes_of_the_cache_view_are_on_the_shared_file_system_after_the_job() {
     let site = Site::new();
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/posix.py");
-    let script =
-        format!("mkdir $TAMEIKE_CACHE/d; python3 {} make_holes $TAMEIKE_CACHE/d", programs.display());
-    site.run(2, &script);
-    let look = [programs.as_os_str(), "see_holes".as_ref(), site.shared().join("d").as_os_str()]
-        .map(|part| part.to_owned());
-    crate::support::succeed(std::process::Command::new("python3").args(look));
-    site.assert_clean();
+    let programs = helper("posix.py");
+    site.run(2, &format!("mkdir $TAMEIKE_CACHE/d; python3 {programs} make_holes $TAMEIKE_CACHE/d"));
+    succeed(Command::new("python3").args([&programs, "see_holes"]).arg(site.shared().join("d")));
 }
 
 /// S24d. S29b, S29c, S29d.
@@ -132,10 +122,8 @@ fn unsupported_calls_are_refused() {
 /// S29a.
 #[test]
 fn supplementary_groups_give_access() {
-    if rustix::process::geteuid().is_root() {
+    if is_root() {
         in_views("shared cache local", "on $far groups $dir");
-    } else {
-        println!("not tested: acting as another user requires root");
     }
 }
 
@@ -174,7 +162,6 @@ fn reads_update_access_times_like_relatime() {
 #[test]
 fn access_times_of_pass_through_reads_are_those_of_the_underlying_file_system() {
     let site = Site::new();
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/posix.py");
     for dir in [site.shared(), site.plain()] {
         fs::write(dir.join("found"), "text").expect("a file");
     }
@@ -187,9 +174,8 @@ fn access_times_of_pass_through_reads_are_those_of_the_underlying_file_system() 
            local=$(counted $TAMEIKE_NODE_LOCAL/made); below=$(counted /dev/shm/$TAMEIKE_JOB)
            rm /dev/shm/$TAMEIKE_JOB
            test $local = $below"#,
-        programs = programs.display(),
+        programs = helper("posix.py"),
         plain = site.plain().display(),
     );
     site.run(1, &script);
-    site.assert_clean();
 }

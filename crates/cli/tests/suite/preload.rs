@@ -1,24 +1,23 @@
 //! Preloaded programs: unchanged programs give the same results as without the library, beside programs that are not preloaded.
 
-use crate::support::programs;
-use crate::support::{Site, preload, shown, succeed};
+use crate::support::victims::new_job;
+use crate::support::{
+    Run, Site, assert_contains, err, is_root, out, preload, programs, shown, succeed, utf8,
+};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 /// A job with preloaded programs. On a disk, its agent serves the node-local view too.
 fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
-    let disk = site.disk();
-    let device = ["--preload", "--device", disk.to_str().expect("plain path")];
+    let device = ["--preload", "--device", utf8(site.disk())];
     site.job(nodes, &[&device, options].concat(), script)
 }
 
 /// Runs a preloaded Python program in each of these views.
-fn run_in(site: &Site, views: &str, program: &Path) {
-    let script = format!(r#"for view in {views}; do cd "$view"; python3 {}; cd /; done"#, program.display());
-    let output = job(site, 1, &[], &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    site.assert_clean();
+fn run_in(views: &str, program: &str) {
+    let site = Site::new();
+    let script = format!(r#"for view in {views}; do cd "$view"; {}; cd /; done"#, site.python(program));
+    job(&site, 1, &[], &script).exits(0);
 }
 
 /// S31a.
@@ -28,7 +27,7 @@ fn compare(script: &str) {
     let site = Site::new();
     let script = format!("{script}\n{}", programs::LISTING);
     let expected = succeed(Command::new("bash").args(["-euc", &script]).current_dir(site.plain()));
-    let file = site.shared().with_file_name("script");
+    let file = site.plain().with_file_name("script");
     fs::write(&file, &script).expect("a script");
     let inner = format!(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
@@ -37,16 +36,9 @@ fn compare(script: &str) {
            tameike status --json"#,
         file.display()
     );
-    let output = job(&site, 1, &[], &inner).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let parts: Vec<&str> = messages.split("---\n").collect();
-    assert_eq!(parts.len(), 4, "{messages}");
-    for (view, part) in parts[..3].iter().enumerate() {
-        assert_eq!(*part, expected, "view {view}");
-    }
-    assert!(preload::answered(parts[3]) > 30, "requests went through the kernel: {}", parts[3]);
-    site.assert_clean();
+    let text = succeed(&mut job(&site, 1, &[], &inner));
+    let status = preload::assert_equal_in_all_views(&text, &expected);
+    assert!(preload::answered(status) > 30, "requests went through the kernel: {status}");
 }
 
 #[test]
@@ -67,10 +59,8 @@ fn python_and_a_database() {
 /// S1a. One process uses the ring and the other the kernel, which have separate caches. S31b.
 #[test]
 fn preloaded_and_other_programs_see_the_same() {
-    let site = Site::new();
-    let program = site.shared().with_file_name("program.py");
-    fs::write(
-        &program,
+    run_in(
+        r#""$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE""#,
         r#"
 import os, subprocess, sys
 reader = subprocess.Popen([sys.executable, "-c", """
@@ -106,21 +96,16 @@ for round in range(200):
 reader.stdin.close()
 assert reader.wait() == 0
 "#,
-    )
-    .expect("a program");
-    run_in(&site, r#""$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE""#, &program);
+    );
 }
 
 /// S1a. The reader reads a granted frame; each change must revoke the grant.
 #[test]
 fn granted_frames_are_read_without_the_agent_and_never_stale() {
-    let site = Site::new();
-    let program = site.shared().with_file_name("program.py");
-    fs::write(&program, LENT_PROGRAM).expect("a program");
-    run_in(&site, r#""$TAMEIKE_SHARED" "$TAMEIKE_CACHE""#, &program);
+    run_in(r#""$TAMEIKE_SHARED" "$TAMEIKE_CACHE""#, GRANTED_PROGRAM);
 }
 
-const LENT_PROGRAM: &str = r#"
+const GRANTED_PROGRAM: &str = r#"
 import json, os, random, subprocess, sys
 
 def answered():
@@ -150,8 +135,8 @@ for line in sys.stdin:
 ring = helper(os.environ)
 kernel = helper({k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "TAMEIKE_RING")})
 
-def tell(who, *words):
-    print(*words, file=who.stdin, flush=True)
+def send(who, *step):
+    print(*step, file=who.stdin, flush=True)
     assert who.stdout.readline().strip() == "done"
 
 UNIT = 1 << 20
@@ -170,26 +155,26 @@ for round in range(2, 120):
     place = random.randrange(767) * 4096
     for near in (place, place + 4096, 0):
         assert len(os.pread(fd, 4096, near)) == len(os.pread(fd, 4096, near)) == 4096
-    tell(who, "write", "file", place, round)
+    send(who, "write", "file", place, round)
     assert os.pread(fd, 4096, place) == bytes([round]) * 4096, (round, place)
     if who is kernel:
         # What the kernel has had open it has for as long as this descriptor lives.
         os.close(fd)
         fd = os.open("file", os.O_RDWR)
-tell(ring, "cut", "file", UNIT + 100, 0)
+send(ring, "cut", "file", UNIT + 100, 0)
 assert os.pread(fd, 4096, 2 * UNIT) == b"" and len(os.pread(fd, 4096, UNIT)) == 100
 assert len(os.pread(fd, 4096, 8192)) == len(os.pread(fd, 4096, 8192)) == 4096
-tell(kernel, "cut", "file", 8192, 0)
+send(kernel, "cut", "file", 8192, 0)
 assert os.pread(fd, 4096, 8192) == b"" and len(os.pread(fd, 4096, 4096)) == 4096
 old = os.pread(fd, 4096, 0)
-tell(ring, "replace", "file", 0, 250)
+send(ring, "replace", "file", 0, 250)
 assert os.pread(fd, 4096, 0) == os.pread(fd, 4096, 0) == old, "it is open yet"
 new = os.open("file", os.O_RDONLY)
 assert os.pread(new, 4096, 0) == os.pread(new, 4096, 0) == bytes([250]) * 4096
 for round in range(1, 30):
     end = os.lseek(new, 0, os.SEEK_END)
     assert os.read(new, 10) == os.read(new, 10) == b"", "it ends there"
-    tell(kernel if round % 5 == 0 else ring, "write", "file", end, round)
+    send(kernel if round % 5 == 0 else ring, "write", "file", end, round)
     assert os.pread(new, 5000, end) == bytes([round]) * 4096, round
 
 def small(number):
@@ -221,17 +206,15 @@ import os
 fd = os.open("file", os.O_WRONLY | os.O_CREAT, 0o644)
 os.write(fd, b"x" * 3000000)
 os.kill(os.getpid(), 9)' || echo $?"#;
-    let output = job(&site, 1, &[], script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
+    job(&site, 1, &[], script).exits(0);
     let drained = fs::read(site.shared().join("file")).expect("it was drained");
     assert!(drained == [b'x'; 3_000_000], "{} bytes", drained.len());
-    site.assert_clean();
 }
 
 /// S31d, S31e.
 #[test]
 fn an_agent_that_is_killed_is_an_error() {
-    let site = Site::new();
+    let (site, killed) = new_job("killed");
     let script = r#"cd "$TAMEIKE_SHARED"; python3 -c '
 import errno, json, os, signal, subprocess
 fd = os.open("file", os.O_RDWR | os.O_CREAT, 0o644)
@@ -253,9 +236,11 @@ for call in (lambda: os.pread(fd, 1, 0), lambda: os.stat("closed"), lambda: os.w
             call()
     except OSError as error:
         assert error.errno in (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED), error
-print("TOLD")'"#;
-    let output = job(&site, 1, &["--keep-going"], script).output().expect("a job");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
+print("REPORTED")'"#;
+    let options = ["--keep-going", "--job", &killed.name];
+    let output = job(&site, 1, &options, script).output().expect("a job");
+    assert_contains(&out(&output), &["REPORTED"]);
+    site.tameike(&["recover", "--job", &killed.name]).output().expect("it starts");
 }
 
 /// S31f.
@@ -277,9 +262,8 @@ try: os.close(writer)
 except OSError as error: found.append(error.errno)
 assert found and set(found) == {errno.ENOSPC}, found
 print("SEEN")'"#;
-    let output = job(&site, 1, &["--capacity", "shared=16M"], script).output().expect("a job");
-    let seen = String::from_utf8_lossy(&output.stdout).contains("SEEN");
-    assert!(output.status.success() && seen, "{}", shown(&output));
+    let output = job(&site, 1, &["--capacity", "shared=16M"], script).exits(0);
+    assert_contains(&out(&output), &["SEEN"]);
 }
 
 /// S10a. SEEK_END uses the current size, not the size at the removal.
@@ -300,9 +284,8 @@ for end in (1000, 2000, 9000):
         assert os.pread(fd, 10, end) == b""
 os.close(fd)
 print("SEEN")'; done"#;
-    let output = job(&site, 1, &[], script).output().expect("a job");
-    let seen = String::from_utf8_lossy(&output.stdout).matches("SEEN").count();
-    assert!(output.status.success() && seen == 2, "{}", shown(&output));
+    let text = succeed(&mut job(&site, 1, &[], script));
+    assert_eq!(text.matches("SEEN").count(), 2, "{text}");
 }
 
 /// S31a. Also for a file that the kernel takes over without lookups of its parent directories: a second open returned ESTALE,
@@ -310,9 +293,7 @@ print("SEEN")'; done"#;
 #[test]
 fn a_file_handed_over_to_the_kernel_is_found_by_its_descriptor() {
     let site = Site::new();
-    let program = site.shared().with_file_name("program.py");
-    fs::write(
-        &program,
+    let program = site.python(
         r#"
 import ctypes, os, sys
 for view in sys.argv[1:]:
@@ -335,26 +316,19 @@ for view in sys.argv[1:]:
     assert open("dir/link").read() == "text" and os.stat("dir/link").st_mode & 0o777 == 0o640, view
 print("SEEN")
 "#,
-    )
-    .expect("a program");
-    let script =
-        format!(r#"python3 {} "$TAMEIKE_CACHE" "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL""#, program.display());
+    );
+    let script = format!(r#"{program} "$TAMEIKE_CACHE" "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL""#);
     for nodes in [1, 2] {
-        let output = job(&site, nodes, &[], &script).output().expect("a job");
-        let is_seen = output.status.success() && String::from_utf8_lossy(&output.stdout).contains("SEEN");
-        assert!(is_seen, "{}", shown(&output));
+        assert_contains(&succeed(&mut job(&site, nodes, &[], &script)), &["SEEN"]);
         fs::remove_dir_all(site.shared().join("dir")).expect("it was drained");
     }
-    site.assert_clean();
 }
 
 /// S31a. Also if the view is mounted read-only, as in sandboxes and containers, from the start or later.
 #[test]
 fn a_view_that_is_mounted_read_only_is_not_changed() {
     let site = Site::new();
-    let program = site.shared().with_file_name("program.py");
-    fs::write(
-        &program,
+    let program = site.python(
         r#"
 import errno, os, subprocess, sys
 view = os.environ["TAMEIKE_SHARED"]
@@ -384,13 +358,9 @@ else:
     subprocess.run(["mount", "-o", "remount,bind,rw", view], check=True)
     os.rename(view + "/file", view + "/other")
 "#,
-    )
-    .expect("a program");
-    let script = format!(r#"python3 {}; cat "$TAMEIKE_SHARED/other""#, program.display());
-    let output = job(&site, 1, &[], &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "text");
-    site.assert_clean();
+    );
+    let script = format!(r#"{program}; cat "$TAMEIKE_SHARED/other""#);
+    assert_eq!(succeed(&mut job(&site, 1, &[], &script)), "text");
 }
 
 /// A command on another node inherits the variables of this node, with which it would see the files of this node-local view.
@@ -401,13 +371,10 @@ fn a_command_on_another_node_reaches_that_nodes_agent() {
             tameike exec --node $node -- bash -c 'echo $TAMEIKE_NODE > $TAMEIKE_NODE_LOCAL/node; echo $TAMEIKE_RING'
         done
         for node in 0 1; do tameike exec --node $node -- bash -c 'cat $TAMEIKE_NODE_LOCAL/node'; done"#;
-    let output = job(&site, 2, &[], script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<&str> = messages.lines().collect();
-    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{messages}");
+    let text = succeed(&mut job(&site, 2, &[], script));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{text}");
     assert_eq!(lines[2..], ["0", "1"]);
-    site.assert_clean();
 }
 
 /// The two options contradict each other; in a job without a ring, `exec --preload` fails before the command runs.
@@ -416,23 +383,18 @@ fn preload_without_a_ring_is_refused() {
     let site = Site::new();
     let output = job(&site, 1, &["--no-ring"], "echo ran").output().expect("a job");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    let messages = String::from_utf8_lossy(&output.stderr);
-    assert!(messages.contains("--preload") && messages.contains("--no-ring"), "{messages}");
+    let messages = err(&output);
+    assert_contains(&messages, &["--preload", "--no-ring"]);
     let script = r#"test -z "$TAMEIKE_RING"; ! tameike exec --preload -- echo ran"#;
     let output = site.job(1, &["--no-ring"], script).output().expect("a job");
     assert!(output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("does not support preloaded programs"),
-        "{}",
-        shown(&output)
-    );
-    site.assert_clean();
+    assert_contains(&err(&output), &["does not support preloaded programs"]);
 }
 
 /// S31a. Also for user 0 without capabilities, or in a user namespace, where the kernel enforces mode bits.
 #[test]
 fn user_0_without_capabilities_has_the_same_permissions_as_in_the_kernel() {
-    if tameike_io::os::process::user() != 0 {
+    if !is_root() {
         return;
     }
     let site = Site::new();
@@ -450,13 +412,10 @@ fn user_0_without_capabilities_has_the_same_permissions_as_in_the_kernel() {
             cd /
         done; cat "$TAMEIKE_CACHE/file"; chmod 777 "$TAMEIKE_CACHE/dir""#;
     for options in [&[][..], &["--preload"]] {
-        let output = site.job(1, options, script).output().expect("a job");
-        assert!(output.status.success(), "{}", shown(&output));
-        let messages = String::from_utf8_lossy(&output.stdout);
+        let output = site.job(1, options, script).exits(0);
         let expected = "own\n".repeat(6) + "secret\n";
-        assert_eq!(messages, expected, "{options:?}: {}", shown(&output));
+        assert_eq!(out(&output), expected, "{options:?}: {}", shown(&output));
         fs::remove_file(site.shared().join("file")).expect("drained");
         fs::remove_dir(site.shared().join("dir")).expect("drained");
     }
-    site.assert_clean();
 }

@@ -1,15 +1,13 @@
 //! Names that preloaded programs look up without requests are never stale.
 
-use crate::support::{Site, preload, shown};
-use std::fs;
-use std::process::Output;
+use crate::support::{Site, preload, succeed};
 
 /// Code of programs of both frontends: attributes without the device, or the name of an error; and steps that one program runs
 /// on request of another.
-const DOORS: &str = r#"
+const FRONTENDS: &str = r#"
 import errno, os, shutil, subprocess, sys
 
-def look(path):
+def attributes(path):
     try:
         found = os.lstat(path)
     except OSError as error:
@@ -18,7 +16,7 @@ def look(path):
             found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
 
 class Frontend:
-    """A process that does what it is shown_text, preloaded or not."""
+    """A process that runs steps on request, preloaded or not."""
     def __init__(self, preloaded, before=()):
         hidden = () if preloaded else ("LD_PRELOAD", "TAMEIKE_RING")
         env = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -43,21 +41,20 @@ if sys.argv[0] == "frontend":
     kept = {}
     for line in sys.stdin:
         try:
-            words = eval(eval(line))
+            result = eval(eval(line))
         except OSError as error:
-            words = errno.errorcode[error.errno]
-        print(repr(words) if isinstance(words, (tuple, str, int)) else None, flush=True)
+            result = errno.errorcode[error.errno]
+        print(repr(result) if isinstance(result, (tuple, str, int)) else None, flush=True)
     sys.exit()
 "#;
 
-/// Runs a program with this code on some nodes; its output ends with the state of the job.
-fn run(site: &Site, nodes: u32, program: &str) -> Output {
-    let file = site.shared().with_file_name("program.py");
-    fs::write(&file, format!("{DOORS}{program}")).expect("a program");
-    let script = format!(r#"cd "$TAMEIKE_SHARED"; python3 {}; tameike status --json"#, file.display());
-    let output = site.job(nodes, &["--preload"], &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    output
+/// Runs a program with this code on some nodes; returns the number of lookups without requests.
+fn lookups(nodes: u32, program: &str) -> u64 {
+    let site = Site::new();
+    let program = site.python(&format!("{FRONTENDS}{program}"));
+    let script = format!(r#"cd "$TAMEIKE_SHARED"; {program}; tameike status --json"#);
+    let status = succeed(&mut site.job(nodes, &["--preload"], &script));
+    preload::counted(&status, "ring_looked_up")
 }
 
 /// S31b. S1a. S23b
@@ -65,9 +62,7 @@ fn run(site: &Site, nodes: u32, program: &str) -> Output {
 /// A program of either frontend runs each step, between lookups of another that has cached the name.
 #[test]
 fn changes_on_a_node_are_seen_by_programs_that_cached_the_name() {
-    let site = Site::new();
-    let output = run(
-        &site,
+    let count = lookups(
         1,
         r#"
 steps = (
@@ -99,16 +94,16 @@ steps = (
 frontends = Frontend(True), Frontend(False)
 here, there = Frontend(True), Frontend(False)
 def agree(*when):
-    looks = [look("dir/file"), here("look('dir/file')"), there("look('dir/file')")]
-    assert looks[0] == looks[1] == looks[2], (when, looks)
+    found = [attributes("dir/file"), here("attributes('dir/file')"), there("attributes('dir/file')")]
+    assert found[0] == found[1] == found[2], (when, found)
 os.mkdir("dir")
 for round in range(4):
     put("dir/file", b"first")
     for step in steps:
         for _ in range(3):
             agree(round, step)
-        words = frontends[round % 2](step)
-        assert not isinstance(words, str), (step, words)
+        result = frontends[round % 2](step)
+        assert not isinstance(result, str), (step, result)
         agree(round, "after", step)
     os.unlink("dir/file")
 for frontend in (*frontends, here, there):
@@ -116,20 +111,13 @@ for frontend in (*frontends, here, there):
 os.rmdir("dir")
 "#,
     );
-    assert!(
-        preload::counted(&String::from_utf8_lossy(&output.stdout), "ring_looked_up") > 300,
-        "{}",
-        shown(&output)
-    );
-    site.assert_clean();
+    assert!(count > 300, "{count}");
 }
 
 /// Each stat of a file that a program of the node had just created was a request.
 #[test]
 fn files_that_a_node_has_created_are_looked_up_without_requests() {
-    let site = Site::new();
-    let output = run(
-        &site,
+    let count = lookups(
         1,
         r#"
 os.makedirs("some/where")
@@ -140,17 +128,13 @@ assert here("sum(os.stat(f'some/where/{number}').st_size for number in range(100
 here.end()
 "#,
     );
-    let count = preload::counted(&String::from_utf8_lossy(&output.stdout), "ring_looked_up");
     assert!(count > 900, "{count}");
-    site.assert_clean();
 }
 
 /// S8a. S12a
 #[test]
 fn changes_of_another_node_are_seen_by_programs_that_cached_the_name() {
-    let site = Site::new();
-    let output = run(
-        &site,
+    let count = lookups(
         2,
         r#"
 steps = (
@@ -175,22 +159,17 @@ for setup, step in steps:
     put("dir/file", b"first")
     eval(setup)
     for _ in range(5):
-        before = look("dir/file")
-    words = far(step)
-    assert not isinstance(words, str), (step, words)
-    found = look("dir/file")
+        before = attributes("dir/file")
+    result = far(step)
+    assert not isinstance(result, str), (step, result)
+    found = attributes("dir/file")
     assert found != before, step
-    expected = far("look('dir/file')")
+    expected = far("attributes('dir/file')")
     assert found == expected, (step, found, expected)
     for name in ("dir", "old"):
         shutil.rmtree(name, ignore_errors=True)
 far.end()
 "#,
     );
-    assert!(
-        preload::counted(&String::from_utf8_lossy(&output.stdout), "ring_looked_up") > 30,
-        "{}",
-        shown(&output)
-    );
-    site.assert_clean();
+    assert!(count > 30, "{count}");
 }

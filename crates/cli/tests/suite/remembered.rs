@@ -2,7 +2,6 @@
 
 use crate::cluster::network::Cluster;
 use crate::support::succeed;
-use std::fs;
 
 /// Longer than a test: cached entries never expire.
 const FOR_EVER: u32 = 3600;
@@ -38,11 +37,8 @@ fn nodes_that_replace_each_others_files_lose_and_mix_nothing() {
     for options in [&["--verify"][..], &["--verify", "--aggregate"]] {
         let cluster = Cluster::new(&["", ""]);
         cluster.remember(FOR_EVER);
-        let worker = cluster.plain_dir("program").join("worker.py");
-        fs::write(&worker, WORKER).expect("the worker");
-        let worker = worker.display();
-        let script =
-            format!("tameike exec --all -- python3 {worker} 4; tameike exec --all -- python3 {worker} 0");
+        let worker = cluster.python(WORKER);
+        let script = format!("tameike exec --all -- {worker} 4; tameike exec --all -- {worker} 0");
         // It would exit with 75 if the shared directory lacked anything.
         let text = succeed(&mut cluster.job(options, &script));
         assert_eq!(text.matches("no file lost or mixed").count(), 4, "{text}");

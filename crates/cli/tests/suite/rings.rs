@@ -1,6 +1,6 @@
 //! The same calls through io_uring and through `/dev/fuse`, depending on the kernel and the agent's memory.
 
-use crate::support::{Site, succeed};
+use crate::support::{Site, out, succeed};
 use std::fs;
 
 /// The kernel's parameter for FUSE over io_uring.
@@ -33,11 +33,8 @@ impl Drop for Parameter {
 /// Runs the calls in a job with this memory per agent; returns the number of threads that served rings.
 fn rings(memory: &str) -> u32 {
     let site = Site::new();
-    let program = site.plain().join("requests.py");
-    fs::write(&program, include_str!("rings/requests.py")).expect("the program");
-    let script = format!("python3 {}", program.display());
-    let text = succeed(&mut site.job(2, &["--memory", memory], &script));
-    site.assert_clean();
+    let program = site.python(include_str!("rings/requests.py"));
+    let text = succeed(&mut site.job(2, &["--memory", memory], &program));
     let count = text.lines().find_map(|line| line.strip_prefix("rings ")?.parse().ok());
     count.unwrap_or_else(|| unreachable!("the program prints it: {text}"))
 }
@@ -45,7 +42,7 @@ fn rings(memory: &str) -> u32 {
 /// Returns true if the doctor reports missing rings as a problem.
 fn doctor_advises() -> bool {
     let output = Site::new().tameike(&["doctor"]).output().expect("a doctor");
-    String::from_utf8_lossy(&output.stdout).contains(&format!("echo Y > {PARAMETER}"))
+    out(&output).contains(&format!("echo Y > {PARAMETER}"))
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Claims of SEMANTICS.md that no other test covers, in jobs of two nodes. `cargo xtask lint` checks that tests cite every
 //! claim.
 
-use crate::support::victims::JobPlace;
-use crate::support::{Site, shown, succeed};
+use crate::support::victims::new_job;
+use crate::support::{Run, Site, helper, json, shown, succeed, utf8};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -20,15 +20,13 @@ fn script(site: &Site, body: &str) -> String {
            until_there() {{ while [ ! -e $1 ]; do sleep 0.02; done; }}
            {body}"#,
         marks = site.plain().display(),
-        program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/nodes.py").display(),
+        program = helper("nodes.py"),
     )
 }
 
-fn run(body: &str) -> Site {
+fn run(body: &str) {
     let site = Site::new();
     site.run(2, &script(&site, body));
-    site.assert_clean();
-    site
 }
 
 /// S1a.
@@ -38,7 +36,6 @@ fn processes_of_a_node_see_each_others_writes() {
     let site = Site::new();
     let device = ["--device", &site.disk().display().to_string()];
     succeed(&mut site.job(1, &device, &script(&site, "nodes 0 within $TAMEIKE_NODE_LOCAL/file")));
-    site.assert_clean();
 }
 
 /// S1a.
@@ -62,18 +59,16 @@ fn an_fsync_shows_synced_writes_of_other_nodes() {
 /// S7a.
 #[test]
 fn synced_data_survives_a_crash_of_all_agents() {
-    let site = Site::new();
-    let place = JobPlace::new(&site, &format!("synced-{}", std::process::id()));
+    let (site, job) = new_job("synced");
     let size = 3 * MIB + 17;
     let body = format!(
         r#"pid() {{ python3 -c "import json; print(json.load(open('{dir}/node-$1/node.json'))['record']['pid'])"; }}
            nodes 0 synced $TAMEIKE_CACHE/file {size} $(pid 0) $(pid 1)"#,
-        dir = place.dir.display(),
+        dir = job.dir.display(),
     );
-    let output = site.job(2, &["--job", &place.job], &script(&site, &body)).output().expect("a job");
+    let output = site.job(2, &["--job", &job.name], &script(&site, &body)).output().expect("a job");
     assert!(!output.status.success(), "{}", shown(&output));
-    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    let recovered = site.tameike(&["recover", "--job", &job.name]).exits(0);
     let expected = format!("import random, sys; sys.stdout.buffer.write(random.Random(7).randbytes({size}))");
     let expected = std::process::Command::new("python3").args(["-c", &expected]).output().expect("python");
     assert!(
@@ -81,7 +76,6 @@ fn synced_data_survives_a_crash_of_all_agents() {
         "{}",
         shown(&recovered)
     );
-    site.assert_clean();
 }
 
 /// S8b.
@@ -195,7 +189,6 @@ fn names_and_attributes_are_in_the_shared_directory_at_once() {
         shared = site.shared().display(),
     );
     site.run(2, &script(&site, &body));
-    site.assert_clean();
 }
 
 /// S14a, S14b.
@@ -216,8 +209,7 @@ fn sizes_and_times_are_correct_before_the_flush() {
 
 /// Checksums of a receipt by path.
 fn checksums(receipt: &Path) -> BTreeMap<String, String> {
-    let receipt: serde_json::Value =
-        serde_json::from_slice(&fs::read(receipt).expect("a receipt")).expect("JSON");
+    let receipt = json(receipt);
     let files = receipt["files"].as_array().expect("files").iter();
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
     files.map(|file| (text(&file["path"]), text(&file["checksum"]))).collect()
@@ -237,9 +229,8 @@ fn a_receipt_covers_exactly_what_the_job_wrote() {
         for name in one two three; do printf x | dd of=$name bs=1 seek=1500000 conv=notrunc status=none; done
         head -c 2500000 /dev/zero | tr '\0' w > whole
         on 1 sh -c 'printf x | dd of=sparse bs=1 seek=1500000 status=none; echo small > small; : > empty'"#;
-    let options = ["--receipt", receipt.to_str().expect("plain path")];
-    let output = site.job(2, &options, &script(&site, body)).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
+    let options = ["--receipt", utf8(&receipt)];
+    let output = site.job(2, &options, &script(&site, body)).exits(0);
     let sums = checksums(&receipt);
     let names: Vec<_> = sums.keys().map(String::as_str).collect();
     assert_eq!(names, ["one", "small", "sparse", "three", "two", "whole"], "{}", shown(&output));
@@ -252,14 +243,12 @@ fn a_receipt_covers_exactly_what_the_job_wrote() {
     }
     assert_eq!(sums["one"], sums["two"], "the checksum does not cover the first MiB");
     assert_ne!(sums["one"], sums["three"], "the checksum covers the second MiB");
-    site.assert_clean();
 }
 
 /// S20a, S20b.
 #[test]
 fn calls_that_need_a_failed_agent_return_an_error() {
-    let site = Site::new();
-    let place = JobPlace::new(&site, &format!("dead-{}", std::process::id()));
+    let (site, job) = new_job("dead");
     let body = format!(
         r#"names=; for k in $(seq 1 24); do mkdir $TAMEIKE_SHARED/$k; names=$names,$TAMEIKE_SHARED/$k/file; done
            kill -KILL $(python3 -c "import json; print(json.load(open('{dir}/node-1/node.json'))['record']['pid'])")
@@ -269,15 +258,13 @@ fn calls_that_need_a_failed_agent_return_an_error() {
            test $(grep -cx EHOSTDOWN $marks/words) -ge 3
            ! grep -vxE 'done|EHOSTDOWN' $marks/words
            touch $marks/passed"#,
-        dir = place.dir.display(),
+        dir = job.dir.display(),
     );
-    let options = ["--job", &place.job, "--keep-going"];
+    let options = ["--job", &job.name, "--keep-going"];
     let output = site.job(2, &options, &script(&site, &body)).output().expect("a job");
     let words = fs::read_to_string(site.plain().join("words")).unwrap_or_default();
     assert!(site.plain().join("passed").exists(), "{words}{}", shown(&output));
-    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
-    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
-    site.assert_clean();
+    site.tameike(&["recover", "--job", &job.name]).exits(0);
 }
 
 /// S24d.

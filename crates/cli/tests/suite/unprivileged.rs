@@ -2,18 +2,23 @@
 
 mod user;
 
-use crate::support::{shown, succeed};
+use crate::support::interactive::Interactive;
+use crate::support::{Run, assert_code, assert_contains, binary, err, out, shown, succeed, utf8};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Output};
 use user::{Allows, Host, User};
 
 /// Users of every Debian system.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 const SYS: u32 = 3;
+/// The group of a project.
+const GROUP: u32 = 54_321;
+
+const FAILED: i32 = 71;
+const INCOMPLETE: i32 = 75;
 
 /// Runs a job of two nodes that must work with any paths.
 const EVERYTHING: &str = r#"
@@ -44,17 +49,13 @@ fn everything_works(allows: Allows, paths: &str) {
     let host = Host::new();
     let user = host.user(NOBODY);
     let job = format!("{}-{}", paths.replace(' ', "-"), std::process::id());
-    let output = user.job(allows, &job, EVERYTHING).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains(paths), "{}", shown(&output));
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(words.contains("drain complete: 3 files"), "{words}");
-    assert!(words.contains("all synced, read back and equal"), "{words}");
+    let output = user.job(allows, &job, EVERYTHING).exits(0);
+    assert_contains(&out(&output), &[paths]);
+    assert_contains(&err(&output), &["drain complete: 3 files", "all synced, read back and equal"]);
     user.assert_shared("from-0", "from 0\n");
     user.assert_shared("from-1", "from 1\n");
     user.assert_shared("both", "from 0\nfrom 1\n");
     assert_no_device(&job);
-    host.assert_clean();
 }
 
 /// No device of the job is left in memory.
@@ -89,24 +90,18 @@ fn the_job_prints_advice_if_mounts_are_refused() {
     let user = host.user(NOBODY);
     let job = format!("none-{}", std::process::id());
     for (allows, part) in [(Allows::NoDevice, "/dev/fuse"), (Allows::Nothing, "namespace")] {
-        let output = user.job(allows, &job, "exit 0").output().expect("a try");
-        assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(words.contains(part) && words.contains("fusermount3"), "{allows:?}: {words}");
-        assert!(words.contains("`tameike doctor` prints how to fix it"), "{allows:?}: {words}");
+        let output = user.job(allows, &job, "exit 0").exits(FAILED);
+        assert_contains(&err(&output), &[part, "fusermount3", "`tameike doctor` prints how to fix it"]);
         assert_no_device(&job);
-        host.assert_clean();
     }
 }
 
 /// The doctor's check `name`: outcome, finding and advice.
 fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
     let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
-    let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
-    assert!(document.is_ok(), "{}", shown(&output));
-    let document = document.expect("checked");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&shown(&output));
     let works = document["works"].as_bool().expect("works");
-    assert_eq!(output.status.code(), Some(if works { 0 } else { 71 }), "{}", shown(&output));
+    assert_code(&output, if works { 0 } else { FAILED });
     let checks = document["checks"].as_array().expect("checks");
     let check = checks.iter().find(|check| check["name"] == name).expect(name);
     let text = |key: &str| check[key].as_str().expect(key).to_owned();
@@ -135,46 +130,13 @@ fn the_doctor_prints_how_to_fix_problems() {
         assert_eq!((found.0, found.1.as_str()), (works, outcome), "{allows:?}, {name}: {found:?}");
         assert!(found.2.contains(mend) && (!mend.is_empty() || found.2.is_empty()), "{allows:?}: {found:?}");
     }
-    host.assert_clean();
 }
 
-/// A job that waits for a line of the test.
-struct Waiting {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Waiting {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut waiting = Self { child, input, output };
-        assert_eq!(waiting.line(), "ready");
-        waiting
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("text");
-        line.trim_end().to_owned()
-    }
-
-    /// Ends the job, which must succeed.
-    fn end(mut self) {
-        writeln!(self.input.as_mut().expect("open until the end"), "go").expect("it waits");
-        assert_eq!(self.line(), "done");
-        assert!(self.child.wait().expect("our child").success());
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        // It runs only after a failed assertion: its script ends at the end of its input.
-        self.input.take();
-        let _ = self.child.wait();
-    }
+/// Ends a job that waits for a line; it must succeed.
+fn end(mut job: Interactive) {
+    job.send_line("go");
+    assert_eq!(job.line().as_deref(), Some("done"));
+    assert_eq!(job.end().1, Some(0));
 }
 
 /// Two users with jobs of the same name, and two jobs of one user, on one host with one `/tmp`.
@@ -191,45 +153,37 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
         )
     };
     let allows = Allows::Everything;
-    let first = Waiting::start(&mut nobody.job(allows, &names[0], &script("first")));
-    let second = Waiting::start(&mut nobody.job(allows, &names[1], &script("second")));
-    let other = Waiting::start(&mut daemon.job(allows, &names[0], &script("other")));
+    let first = Interactive::start_until_ready(&mut nobody.job(allows, &names[0], &script("first")));
+    let second = Interactive::start_until_ready(&mut nobody.job(allows, &names[1], &script("second")));
+    let other = Interactive::start_until_ready(&mut daemon.job(allows, &names[0], &script("other")));
 
     let status = succeed(&mut nobody.tameike(allows, &["status"]));
     assert!(names.iter().all(|name| status.contains(name.as_str())), "{status}");
     let status = succeed(&mut daemon.tameike(allows, &["status"]));
     assert!(status.contains(&names[0]) && !status.contains(&names[1]), "{status}");
 
-    let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).output().expect("a try");
-    let words = String::from_utf8_lossy(&ambiguous.stderr);
-    assert!(!ambiguous.status.success() && words.contains("choose one with --job"), "{words}");
-    let foreign =
-        daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
-    let words = String::from_utf8_lossy(&foreign.stderr);
-    assert!(!foreign.status.success() && words.contains("this user has no job"), "{words}");
+    let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).exits(FAILED);
+    assert_contains(&err(&ambiguous), &["choose one with --job"]);
+    let foreign = daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).exits(FAILED);
+    assert_contains(&err(&foreign), &["this user has no job"]);
     // From outside the job, `exec` enters its views.
-    let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
+    let script = r#"cat "$TAMEIKE_SHARED/word""#;
     let beside = |user: &User<'_>, job: &str| {
-        succeed(
-            &mut user.tameike(allows, &[&["exec", "--job", job, "--node", "1", "--"], &script[..]].concat()),
-        )
+        let arguments = ["exec", "--job", job, "--node", "1", "--", "sh", "-euc", script];
+        succeed(&mut user.tameike(allows, &arguments))
     };
     assert_eq!(beside(&nobody, &names[0]), "first\n");
     assert_eq!(beside(&nobody, &names[1]), "second\n");
     assert_eq!(beside(&daemon, &names[0]), "other\n");
     // The name of a running job is refused, and that job continues.
-    let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
-    let words = String::from_utf8_lossy(&taken.stderr);
-    assert!(taken.status.code() == Some(71) && words.contains("a job named"), "{words}");
+    let refused = nobody.job(allows, &names[1], "exit 0").exits(FAILED);
+    assert_contains(&err(&refused), &["a job named"]);
 
-    second.end();
-    other.end();
-    first.end();
+    [second, other, first].into_iter().for_each(end);
     nobody.assert_shared("first", "first\n");
     nobody.assert_shared("second", "second\n");
     daemon.assert_shared("other", "other\n");
     names.iter().for_each(|name| assert_no_device(name));
-    host.assert_clean();
 }
 
 /// Work of a user in a directory of a project, whose group is not the user's primary group.
@@ -246,16 +200,17 @@ const PROJECT: &str = r#"
     ln -s copy link; rm gone; rmdir empty
     tameike exec --node 1 -- sh -euc 'cd "$TAMEIKE_CACHE"; echo node > new/node; cat new/file'"#;
 
+/// Sets the owner and the mode of a file, and the group of the project.
+fn set_owner(path: &Path, owner: u32, mode: u32) {
+    chown(path, Some(owner), Some(GROUP)).expect("an owner");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+}
+
 fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
-    const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
     let shared = user.shared();
-    let of = |name: &str, owner, mode| {
-        let path = shared.join(name);
-        chown(&path, Some(owner), Some(GROUP)).expect("an owner");
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
-    };
+    let of = |name: &str, owner, mode| set_owner(&shared.join(name), owner, mode);
     for name in ["mine", "empty", "locked"] {
         fs::create_dir(shared.join(name)).expect("a directory");
     }
@@ -271,16 +226,15 @@ fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
     of("mine", DAEMON, 0o2755);
     of("mine/file", DAEMON, 0o644);
     of("", 0, 0o2775);
-    let shared_name = shared.to_str().expect("plain path");
+    let shared_name = utf8(&shared);
     let job = format!("project-{}", std::process::id());
     let arguments = [
         &["run", "--local", "2", "--shared", shared_name, "--verify", "--job", &job],
         options,
         &["--", "sh", "-euc", PROJECT],
     ];
-    let output = user.tameike(allows, &arguments.concat()).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "made\n");
+    let output = user.tameike(allows, &arguments.concat()).exits(0);
+    assert_eq!(out(&output), "made\n");
     let is_packed = !options.is_empty();
     let script = "cat theirs closed mine/file; stat -c '%u:%g %a %n' theirs closed mine mine/file link; ls";
     let found = succeed(Command::new("sh").args(["-euc", script]).current_dir(&shared));
@@ -292,11 +246,8 @@ fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
     assert_eq!(found, expected);
     if is_packed {
         let packed = |name: &str| {
-            succeed(
-                Command::new(crate::support::binary())
-                    .args(["agg", "cat", ".tameike-packed", name])
-                    .current_dir(&shared),
-            )
+            let arguments = ["agg", "cat", ".tameike-packed", name];
+            succeed(Command::new(binary()).args(arguments).current_dir(&shared))
         };
         assert_eq!(
             ["copy", "new/file", "new/node", "mine/new"].map(packed),
@@ -309,7 +260,6 @@ fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
             ["copy", "new", "new/file", "new/node", "mine/new"].map(|name| format!("1:{GROUP} {name}\n"));
         assert_eq!(found, format!("{}640\nmade\nnode\n", names.concat()));
     }
-    host.assert_clean();
 }
 
 /// S44a.
@@ -324,13 +274,11 @@ fn a_member_of_a_project_works_in_its_directory() {
 /// Large files have the group of their directory also if an interrupted job is recovered outside of its namespace.
 #[test]
 fn recovered_files_have_the_group_of_their_project() {
-    const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
     let shared = user.shared();
-    chown(&shared, Some(0), Some(GROUP)).expect("an owner");
-    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2775)).expect("a mode");
-    let shared_name = shared.to_str().expect("plain path");
+    set_owner(&shared, 0, 0o2775);
+    let shared_name = utf8(&shared);
     let job = format!("cut-off-{}", std::process::id());
     let script = format!(
         r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 2000000 /dev/urandom > d/large
@@ -338,47 +286,36 @@ fn recovered_files_have_the_group_of_their_project() {
     );
     let arguments =
         ["run", "--shared", shared_name, "--aggregate", "--job", &job, "--", "sh", "-euc", &script];
-    let output = user.tameike(Allows::Everything, &arguments).output().expect("a job");
-    assert_eq!(output.status.code(), Some(75), "{}", shown(&output));
+    user.tameike(Allows::Everything, &arguments).exits(INCOMPLETE);
     fs::create_dir(shared.join("d")).expect("made");
-    chown(shared.join("d"), Some(0), Some(GROUP)).expect("an owner");
-    fs::set_permissions(shared.join("d"), fs::Permissions::from_mode(0o2775)).expect("a mode");
-    let recovered = user.tameike(Allows::Everything, &["recover", "--job", &job]).output().expect("recover");
-    assert!(recovered.status.success(), "{}", shown(&recovered));
+    set_owner(&shared.join("d"), 0, 0o2775);
+    let recovered = user.tameike(Allows::Everything, &["recover", "--job", &job]).exits(0);
     let found = succeed(Command::new("stat").args(["-c", "%u:%g %s"]).arg(shared.join("d/large")));
     assert_eq!(found, format!("{DAEMON}:{GROUP} 2000000\n"), "{}", shown(&recovered));
-    host.assert_clean();
 }
 
 /// S44b, S44c.
 #[test]
 fn files_of_other_users_appear_as_the_users_own() {
-    const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
-    let place = |name: &str, mode| {
-        let path = user.shared().join(name);
-        fs::write(&path, name).expect("written");
-        chown(&path, Some(0), Some(GROUP)).expect("an owner");
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
-    };
-    place("odd", 0o470);
-    place("read", 0o644);
+    for (name, mode) in [("odd", 0o470), ("read", 0o644)] {
+        fs::write(user.shared().join(name), name).expect("written");
+        set_owner(&user.shared().join(name), 0, mode);
+    }
     let script = format!(
         r#"cd "$TAMEIKE_CACHE"; stat -c '%u:%g %a' odd read; test -w odd; printf +more >> odd; printf '#!/bin/sh' | dd of=odd conv=notrunc status=none; ./odd
            ! sh -c 'echo no >> read'; chown 1:1 odd read; touch own; ! chgrp {GROUP} own; ! chgrp {GROUP} odd; ! chown 0 own"#
     );
     let job = format!("shows-{}", std::process::id());
-    let output = user.job(Allows::Everything, &job, &script).output().expect("a job");
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "1:1 770\n1:1 644\n");
-    let words = String::from_utf8_lossy(&output.stderr);
+    let output = user.job(Allows::Everything, &job, &script).exits(0);
+    assert_eq!(out(&output), "1:1 770\n1:1 644\n");
+    let words = err(&output);
     assert_eq!(words.matches("Invalid argument").count(), 3, "{words}");
     let found =
         succeed(Command::new("stat").args(["-c", "%u:%g %a", "odd", "read"]).current_dir(user.shared()));
     assert_eq!(found, format!("0:{GROUP} 470\n0:{GROUP} 644\n"));
     assert_eq!(fs::read_to_string(user.shared().join("read")).expect("there"), "read");
-    host.assert_clean();
 }
 
 /// S43a, S43b, S43c, S43d, S43e. S44d.
@@ -387,24 +324,20 @@ fn packed_files_are_private_until_their_user_opens_the_container() {
     let host = Host::new();
     let (packer, other) = (host.user(SYS), host.user(DAEMON));
     let shared = packer.shared();
-    let run = |user: &User<'_>, name: &str, options: &[&str], script: &str| {
+    let run = |user: &User<'_>, name: &str, options: &[&str], script: &str, code: i32| -> Output {
         let job = format!("{name}-{}", std::process::id());
-        let shared = shared.to_str().expect("plain path");
+        let shared = utf8(&shared);
         let arguments = [&["run", "--shared", shared, "--job", &job], options, &["--", "sh", "-euc", script]];
-        user.tameike(Allows::Everything, &arguments.concat()).output().expect("a job")
+        user.tameike(Allows::Everything, &arguments.concat()).exits(code)
     };
     let script = r#"cd "$TAMEIKE_CACHE"; umask 022; mkdir open; echo all > open/all; echo own > open/own; chmod 600 open/own
                     head -c 2000000 /dev/zero > large; chmod 600 large; mkdir -m 777 anybody"#;
-    let packed = run(&packer, "packs", &["--aggregate"], script);
-    assert!(packed.status.success(), "{}", shown(&packed));
+    run(&packer, "packs", &["--aggregate"], script, 0);
     let container = shared.join(".tameike-packed");
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!((mode(&container), mode(&shared.join("large"))), (0o700, 0o600));
     let refused = |name: &str, options: &[&str], parts: [&str; 2]| {
-        let refused = run(&other, name, options, "exit 0");
-        let words = shown(&refused);
-        assert_eq!(refused.status.code(), Some(71), "{words}");
-        assert!(parts.iter().all(|part| words.contains(part)), "{words}");
+        assert_contains(&shown(&run(&other, name, options, "exit 0", FAILED)), &parts);
     };
     let not_own = ["belongs to another user", "packed files would not be private there"];
     refused("closed", &["--packed-by-others"], ["which you may not read", "ask who packed them"]);
@@ -412,15 +345,12 @@ fn packed_files_are_private_until_their_user_opens_the_container() {
     fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("opened");
     refused("packs-too", &["--aggregate"], not_own);
     let script = r#"cd "$TAMEIKE_CACHE"; stat -c %u open/all; ls -A open; cat open/all; ! cat open/own; ! cat large; ! rm open/all; ! sh -c 'echo no >> open/all'; ! mv open/all open/other; ! chmod 666 open/all; echo mine > anybody/mine"#;
-    let read = run(&other, "opened", &["--packed-by-others"], script);
-    assert!(read.status.success(), "{}", shown(&read));
-    assert_eq!(String::from_utf8_lossy(&read.stdout), "65534\nall\nown\nall\n");
+    let read = run(&other, "opened", &["--packed-by-others"], script, 0);
+    assert_eq!(out(&read), "65534\nall\nown\nall\n");
     assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
     // An untrusted container is ignored, and does not prevent the start of a job.
-    let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#);
-    assert!(ignored.status.success(), "{}", shown(&ignored));
-    assert!(shown(&ignored).contains("--packed-by-others"), "{}", shown(&ignored));
-    host.assert_clean();
+    let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#, 0);
+    assert_contains(&shown(&ignored), &["--packed-by-others"]);
 }
 
 #[test]
@@ -429,11 +359,8 @@ fn a_directory_of_another_user_with_our_name_is_refused() {
     let user = host.user(NOBODY);
     let job = format!("base-{}", std::process::id());
     let refused = |part: &str| {
-        let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-        assert!(words.contains(part) && words.contains("set TMPDIR"), "{words}");
-        assert!(words.contains(user.base().to_str().expect("plain path")), "{words}");
+        let output = user.job(Allows::Everything, &job, "exit 0").exits(FAILED);
+        assert_contains(&err(&output), &[part, "set TMPDIR", utf8(&user.base())]);
     };
     let elsewhere = host.tmp().join("elsewhere");
     fs::create_dir(user.base()).expect("a directory");
@@ -445,7 +372,6 @@ fn a_directory_of_another_user_with_our_name_is_refused() {
     assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "a file was created there");
     fs::remove_file(user.base()).expect("a link");
     assert_no_device(&job);
-    host.assert_clean();
 }
 
 #[test]
@@ -464,12 +390,9 @@ fn a_device_directory_of_another_user_with_our_name_is_refused() {
     fs::create_dir(&path).expect("a directory");
     let _foreign = Foreign(Path::new(&path));
     fs::write(Path::new(&path).join("precious"), "theirs").expect("a file");
-    let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-    assert!(words.contains(&path) && words.contains("node 1"), "{words}");
+    let output = user.job(Allows::Everything, &job, "exit 0").exits(FAILED);
+    assert_contains(&err(&output), &[&path, "node 1"]);
     assert_eq!(fs::read_to_string(Path::new(&path).join("precious")).expect("still there"), "theirs");
-    host.assert_clean();
 }
 
 /// In a user namespace, unmapped users appear as `nobody`.
@@ -483,12 +406,8 @@ fn user_nobody_does_not_own_directories_of_unmapped_users() {
     fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("ours");
     let job = format!("unknown-{}", std::process::id());
     let shared = user.shared();
-    let shared = shared.to_str().expect("plain path");
-    let arguments = ["run", "--shared", shared, "--job", &job, "--aggregate", "--", "true"];
-    let refused = user.tameike(Allows::Everything, &arguments).output().expect("a try");
-    let words = shown(&refused);
-    assert_eq!(refused.status.code(), Some(71), "{words}");
-    assert!(words.contains("belongs to another user"), "{words}");
+    let arguments = ["run", "--shared", utf8(&shared), "--job", &job, "--aggregate", "--", "true"];
+    let refused = user.tameike(Allows::Everything, &arguments).exits(FAILED);
+    assert_contains(&shown(&refused), &["belongs to another user"]);
     fs::remove_dir(&container).expect("it is empty");
-    host.assert_clean();
 }

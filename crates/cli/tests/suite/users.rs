@@ -1,7 +1,8 @@
 //! Jobs of unprivileged users: with namespaces, and with `fusermount3` if those are refused. Root acts as the user, in a mount
 //! namespace in which all users can open `/dev/fuse`, as udev sets it up.
 
-use crate::place::{Place, assert_code, err, out};
+use crate::support::sandbox::Sandbox;
+use crate::support::{Run, assert_code, assert_contains, err, is_root, out, utf8};
 use std::process::Command;
 
 const USER: u32 = 65_534;
@@ -22,72 +23,69 @@ const REFUSED: &str = "set -e; mkdir dev; mount -t tmpfs none dev; mknod dev/fus
 
 /// Runs a script as an unprivileged user. `$T` is the program, `$S` and `$D` are the shared directory and the disk. `None` if
 /// the tests do not run as root.
-fn as_user(place: &Place, setting: &str, script: &str) -> Option<std::process::Output> {
-    if tameike_io::os::process::user() != 0 {
+fn as_user(sandbox: &Sandbox, setting: &str, script: &str) -> Option<std::process::Output> {
+    if !is_root() {
         eprintln!("not root: cannot act as another user");
         return None;
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", setting, "sh", script]);
-    place.settle(&mut command);
-    command.env("T", &place.program).env("S", place.path("shared")).env("D", place.path("disk"));
+    sandbox.set_up(&mut command);
+    command.env("T", &sandbox.program).env("S", sandbox.path("shared")).env("D", sandbox.path("disk"));
     Some(command.output().expect("unshare is installed"))
 }
 
 #[test]
 fn a_user_gets_namespaces() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script = "$T run --local 2 --job mine --capacity 16M --shared $S --device $D -- sh -c '\
                   id -u; id -g; echo $TAMEIKE_SHARED; grep -c fuse.tameike /proc/self/mounts; \
                   echo data > $D/tameike-$(id -u)-mine-1/dirty; \
                   $T exec --node 1 -- sh -c \"echo \\$TAMEIKE_NODE \\$TAMEIKE_SHARED; id -u\"; \
                   $T exec --all -- id -u'; echo $?; $T doctor | tail -1";
-    let Some(output) = as_user(&place, ALLOWED, script) else { return };
-    let shared = place.path("tmp").join(format!("tameike-{USER}/mine/mnt/shared"));
+    let Some(output) = as_user(&sandbox, ALLOWED, script) else { return };
+    let shared = sandbox.path("tmp").join(format!("tameike-{USER}/mine/mnt/shared"));
     let shared = shared.display();
     let sum = "`tameike run` can work here";
     let labelled = "[0] 65534\n[1] 65534\n";
     let text = out(&output).replace("[1] 65534\n[0] 65534\n", labelled);
     let expected = format!("{USER}\n{USER}\n{shared}\n3\n1 {shared}\n{USER}\n{labelled}0\n{sum}\n");
     assert_eq!(text, expected, "{}", err(&output));
-    assert_eq!(std::fs::read(place.shared("from-node-1")).expect("drained"), b"data\n");
-    place.assert_clean();
+    assert_eq!(std::fs::read(sandbox.shared("from-node-1")).expect("drained"), b"data\n");
 }
 
 #[test]
 fn a_user_without_namespaces_gets_mounts_by_helper() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script = "$T run --local 2 --job helped --capacity 16M --shared $S --device $D -- sh -c '\
                   echo $TAMEIKE_SHARED; grep -c fuse.tameike /proc/self/mounts; \
                   $T exec --node 1 -- sh -c \"echo \\$TAMEIKE_SHARED\"'; echo $?; \
                   grep -c fuse.tameike /proc/self/mounts; $T doctor | grep -o 'slow *namespaces'";
-    let Some(output) = as_user(&place, REFUSED, script) else { return };
-    let base = place.path("tmp").join(format!("tameike-{USER}/helped"));
+    let Some(output) = as_user(&sandbox, REFUSED, script) else { return };
+    let base = sandbox.path("tmp").join(format!("tameike-{USER}/helped"));
     let base = base.display();
     let text = out(&output);
     let slow = "slow     namespaces";
     let expected = format!("{base}/mnt-0/shared\n6\n{base}/mnt-1/shared\n0\n0\n{slow}\n");
     assert_eq!(text, expected, "{}", err(&output));
-    place.assert_clean();
 }
 
 #[test]
 fn mounts_of_a_killed_agent_are_removed() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script = "$T run --local 2 --capacity 16M --shared $S --device $D -- sh -c '\
                   kill -9 $(sed -n \"s/.*\\\"pid\\\": \\([0-9]*\\).*/\\1/p\" $TAMEIKE_JOB_DIR/node-1/node.json); \
                   sleep 1000'; echo $?; grep -c fuse.tameike /proc/self/mounts; $T recover; echo $?";
-    let Some(output) = as_user(&place, REFUSED, script) else { return };
+    let Some(output) = as_user(&sandbox, REFUSED, script) else { return };
     assert_eq!(out(&output), "75\n0\n0\n", "{}", err(&output));
-    place.assert_clean();
 }
 
 #[test]
 fn the_directory_of_another_user_is_refused() {
-    let place = Place::new();
-    let base = place.path("tmp").join(format!("tameike-{USER}"));
+    let sandbox = Sandbox::new();
+    let base = sandbox.path("tmp").join(format!("tameike-{USER}"));
     std::fs::create_dir(&base).expect("made");
-    let Some(output) = as_user(&place, ALLOWED, "$T run --capacity 16M -- true") else { return };
+    let Some(output) = as_user(&sandbox, ALLOWED, "$T run --capacity 16M -- true") else { return };
     assert_code(&output, 71);
-    assert!(err(&output).contains("belongs to another user"), "{}", err(&output));
+    assert_contains(&err(&output), &["belongs to another user"]);
 }

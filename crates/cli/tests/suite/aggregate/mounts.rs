@@ -1,6 +1,6 @@
 //! `agg mount` exits after the unmount, also if other mount namespaces have copies of the mount.
 
-use super::{Mounted, Tree, path};
+use super::{Dirs, Mounted};
 use crate::support::succeed;
 use crate::support::victims::wait_for;
 use std::fs;
@@ -13,14 +13,9 @@ struct Namespace(Child);
 
 impl Namespace {
     fn new(at: &Path) -> Self {
+        let hold = r#"ls "$0/empty" && echo ready && exec sleep 600"#;
         let mut holder = Command::new("unshare")
-            .args([
-                "--map-root-user",
-                "--mount",
-                "sh",
-                "-c",
-                r#"ls "$0/empty" && echo ready && exec sleep 600"#,
-            ])
+            .args(["--map-root-user", "--mount", "sh", "-c", hold])
             .arg(at)
             .stdout(Stdio::piped())
             .spawn()
@@ -41,11 +36,9 @@ impl Drop for Namespace {
 /// The process continued, and only SIGKILL ended it.
 #[test]
 fn copies_of_a_mount_do_not_keep_it_alive() {
-    let tree = Tree::new().packed();
-    let at = tree.base.path().join("at");
-    fs::create_dir(&at).expect("a directory");
+    let tree = Dirs::tree().packed();
     for is_interrupted in [false, true] {
-        let mut server = Mounted::new(&tree.container(), &at);
+        let (mut server, at) = Mounted::new(&tree);
         let other = Namespace::new(&at);
         match is_interrupted {
             true => succeed(Command::new("kill").arg(server.0.id().to_string())),
@@ -56,29 +49,27 @@ fn copies_of_a_mount_do_not_keep_it_alive() {
         assert_eq!(fs::read_dir(&at).expect("a directory").count(), 0);
         drop(other);
     }
-    let mut server = Mounted::new(&tree.container(), &at);
-    assert!(at.join(path("empty")).is_dir());
+    let (mut server, at) = Mounted::new(&tree);
+    assert!(at.join("empty").is_dir());
     assert!(server.end().success());
 }
 
 /// Nothing in a mounted container can change, but the kernel requested each name and attribute again.
 #[test]
 fn the_kernel_caches_names_and_attributes() {
-    let tree = Tree::new().packed();
-    let at = tree.base.path().join("at");
-    fs::create_dir(&at).expect("a directory");
-    let mut server = Mounted::new(&tree.container(), &at);
+    let tree = Dirs::tree().packed();
+    let (mut server, at) = Mounted::new(&tree);
     let file = at.join("results/deep/er/0007");
-    let look = || {
+    let read = || {
         assert_eq!(fs::read_dir(at.join("results/deep/er")).expect("a directory").count(), 300);
         (fs::metadata(&file).expect("there").len(), fs::read(&file).expect("read"))
     };
-    let known = look();
+    let before = read();
     // A stopped process serves no requests.
     succeed(Command::new("kill").args(["-STOP", &server.0.id().to_string()]));
     let stat = Command::new("timeout").args(["--signal=KILL", "30", "stat"]).arg(&file).output();
     succeed(Command::new("kill").args(["-CONT", &server.0.id().to_string()]));
     assert!(stat.expect("it runs").status.success(), "the kernel sent a request");
-    assert_eq!(look(), known);
+    assert_eq!(read(), before);
     assert!(server.end().success());
 }

@@ -1,7 +1,7 @@
 //! Quoting of names, paths that are too long for a container, and summaries of faults of many files.
 
-use super::{FAILED, INCOMPLETE, agg, inside, path};
-use crate::support::{binary, shown, succeed};
+use super::{Dirs, FAILED, INCOMPLETE, agg, inside};
+use crate::support::{Run, assert_contains, binary, err, out, shown, succeed};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -15,16 +15,14 @@ const ODD: [&[u8]; 7] =
 /// All invalid UTF-8 bytes were shown as the same character, and a newline as `\n`.
 #[test]
 fn different_names_are_shown_differently() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container) = (base.path().join("source"), base.path().join("container"));
-    fs::create_dir(&source).expect("a directory");
+    let dirs = Dirs::new();
+    let (source, container) = (&dirs.source, &dirs.container);
     for name in ODD {
         fs::write(source.join(OsStr::from_bytes(name)), "x").expect("written");
     }
     symlink("a\nb", source.join("link")).expect("a link");
-    succeed(Command::new(binary()).args(["agg", "create"]).args([&source, &container]));
-    let listed = agg(&[path("ls"), &container]);
-    let text = String::from_utf8(listed.stdout).expect("text");
+    dirs.pack();
+    let text = out(&agg(&[&"ls", container]).exits(0));
     let mut lines: Vec<_> = text.lines().collect();
     lines.sort_unstable();
     let mut expected = vec![
@@ -39,92 +37,75 @@ fn different_names_are_shown_differently() {
     ];
     expected.sort_unstable();
     assert_eq!(lines, expected);
-    let long = agg(&[path("ls"), path("-l"), &container, path("link")]);
-    let text = String::from_utf8(long.stdout).expect("text");
+    let text = out(&agg(&[&"ls", &"-l", container, &"link"]).exits(0));
     assert!(text.starts_with('l') && text.ends_with(" link -> 'a'$'\\n''b'\n"), "{text}");
-    let raw = agg(&[path("ls"), path("--null"), &container]);
+    let raw = agg(&[&"ls", &"--null", container]).exits(0);
     let mut names: Vec<_> = raw.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
     names.sort_unstable();
     let mut expected = [&ODD[..], &[b"link"]].concat();
     expected.sort_unstable();
     assert_eq!(names, expected);
-    let missing = agg(&[path("ls"), &container, Path::new("no\n")]);
-    assert!(String::from_utf8_lossy(&missing.stderr).contains(r"'no'$'\n'"), "{}", shown(&missing));
+    let missing = agg(&[&"ls", container, &"no\n"]).exits(FAILED);
+    assert_contains(&err(&missing), &[r"'no'$'\n'"]);
 }
 
 /// The message contained the whole path.
 #[test]
 fn a_path_that_is_too_long_is_skipped_and_reported_shortened() {
-    let base = tempfile::tempdir().expect("a directory");
+    let dirs = Dirs::new();
     let script = r#"
-        mkdir source; cd source; echo x >file
+        cd source; echo x >file
         name=$(printf %0250d 0)
         for _ in $(seq 20); do mkdir $name; cd $name; echo x >file; done"#;
-    succeed(Command::new("bash").args(["-euc", script]).current_dir(base.path()));
-    let container = base.path().join("container");
-    let packed = agg(&[path("create"), &base.path().join("source"), &container]);
-    assert_eq!(packed.status.code(), Some(INCOMPLETE), "{}", shown(&packed));
-    let messages = String::from_utf8_lossy(&packed.stderr).into_owned();
+    succeed(Command::new("bash").args(["-euc", script]).current_dir(dirs.base.path()));
+    let container = &dirs.container;
+    let messages = err(&agg(&[&"create", &dirs.source, container]).exits(INCOMPLETE));
     assert!(messages.contains("bytes)") && messages.lines().all(|line| line.len() < 500), "{messages}");
-    let listed = agg(&[path("ls"), path("-r"), path("-0"), &container]);
+    let listed = agg(&[&"ls", &"-r", &"-0", container]).exits(0);
     let paths: Vec<_> = listed.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
     assert_eq!(paths.iter().filter(|path| path.ends_with(b"file")).count(), 17);
     assert!(paths.iter().all(|path| path.len() <= 4096));
-    let too_long = vec![b'x'; 5000];
-    let refused = agg(&[
-        path("cp"),
-        &base.path().join("source/file"),
-        &inside(&container, std::str::from_utf8(&too_long).expect("text")),
-    ]);
+    let too_long = inside(container, &"x".repeat(5000));
+    let refused = agg(&[&"cp", &dirs.source.join("file"), &too_long]).output().expect("it starts");
     assert_ne!(refused.status.code(), Some(0));
     assert!(refused.stderr.len() < 1000, "{}", shown(&refused));
-    succeed(Command::new("rm").arg("-rf").arg(base.path().join("source")));
+    succeed(Command::new("rm").arg("-rf").arg(&dirs.source));
 }
 
 /// There was a message for each file.
 #[test]
 fn a_full_disk_is_reported_once() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container, full) =
-        (base.path().join("source"), base.path().join("container"), base.path().join("full"));
-    fs::create_dir(&source).expect("a directory");
+    let dirs = Dirs::new();
+    let full = dirs.at("full");
     fs::create_dir(&full).expect("a directory");
-    for number in 0..300 {
-        fs::write(source.join(format!("{number}")), vec![1; 20_000]).expect("written");
-    }
-    succeed(Command::new(binary()).args(["agg", "create"]).args([&source, &container]));
+    dirs.fill(0..300, 20_000);
+    dirs.pack();
     let script = r#"mount -t tmpfs -o size=1m none "$1" && exec "$0" agg extract "$2" "$1/back""#;
     let output = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", script])
-        .args([Path::new(binary()), &full, &container])
-        .output()
-        .expect("it runs");
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(messages.contains("; the same for 2") && messages.contains(" more paths"), "{messages}");
+        .args([Path::new(binary()), &full, &dirs.container])
+        .exits(INCOMPLETE);
+    let messages = err(&output);
+    assert_contains(&messages, &["; the same for 2", " more paths"]);
     assert_eq!(messages.lines().count(), 3, "{messages}");
 }
 
 #[test]
 fn a_container_has_a_readme() {
-    let base = tempfile::tempdir().expect("a directory");
-    let (source, container) = (base.path().join("source"), base.path().join("container"));
-    fs::create_dir(&source).expect("a directory");
-    fs::write(source.join("file"), "x").expect("written");
-    succeed(Command::new(binary()).args(["agg", "create"]).args([&source, &container]));
-    let text = fs::read_to_string(container.join("README-tameike.txt")).expect("there");
-    assert!(text.contains("Tameike container") && text.contains("tameike agg extract"), "{text}");
-    for words in
-        [&[path("verify"), &container][..], &[path("compact"), &container], &[path("verify"), &container]]
-    {
-        let output = agg(words);
-        assert!(output.status.success(), "{}", shown(&output));
+    let dirs = Dirs::new();
+    let container = &dirs.container;
+    fs::write(dirs.source.join("file"), "x").expect("written");
+    dirs.pack();
+    let readme = container.join("README-tameike.txt");
+    let text = fs::read_to_string(&readme).expect("there");
+    assert_contains(&text, &["Tameike container", "tameike agg extract"]);
+    for action in ["verify", "compact", "verify"] {
+        agg(&[&action, container]).exits(0);
     }
-    assert_eq!(agg(&[path("ls"), &container]).stdout, b"file\n");
-    assert_eq!(fs::read_to_string(container.join("README-tameike.txt")).expect("there"), text, "it stays");
+    assert_eq!(agg(&[&"ls", container]).exits(0).stdout, b"file\n");
+    assert_eq!(fs::read_to_string(&readme).expect("there"), text, "it stays");
     // Its removal is harmless.
-    fs::remove_file(container.join("README-tameike.txt")).expect("removed");
-    assert!(agg(&[path("verify"), &container]).status.success());
-    let again = agg(&[path("create"), &source, &container]);
-    assert_eq!(again.status.code(), Some(FAILED), "{}", shown(&again));
+    fs::remove_file(readme).expect("removed");
+    agg(&[&"verify", container]).exits(0);
+    agg(&[&"create", &dirs.source, container]).exits(FAILED);
 }

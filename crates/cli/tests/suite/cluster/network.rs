@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::{Site, binary, files_below, processes_naming, succeed};
+use crate::support::{Site, assert_no_files, binary, is_root, processes_naming, succeed, utf8, wrapped};
 
 /// The stub for ssh. Like ssh, it works from inside every node, and passes only a few variables. The host where jobs start has
 /// the machine's name; other hosts have names of the test.
@@ -49,8 +49,7 @@ impl Cluster {
 
     fn started(words: &[&str], first: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
-        assert!(root, "run the tests of clusters as root: they create network namespaces");
+        assert!(is_root(), "run the tests of clusters as root: they create network namespaces");
         // Names of links have at most 15 characters.
         let name = format!("t{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let cluster = Self { name, hosts: words.len() as u32, site: Site::new() };
@@ -87,15 +86,14 @@ impl Cluster {
 
     fn ssh(&self) -> String {
         let here = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
-        let shown = |path: PathBuf| path.to_str().expect("plain path").to_owned();
         SSH.replace("@HERE@", here.trim())
             .replace("@TEST@", &std::process::id().to_string())
             .replace("@FIRST@", &self.host(0))
-            .replace("@BASE@", &shown(self.site.base()))
-            .replace("@HOSTS@", &shown(self.hosts_dir()))
-            .replace("@MEMORY@", &shown(self.memory_dir()))
-            .replace("@REMEMBERED@", &shown(self.remembered_dir()))
-            .replace("@SHARED@", &shown(self.shared()))
+            .replace("@BASE@", utf8(self.site.base()))
+            .replace("@HOSTS@", utf8(&self.hosts_dir()))
+            .replace("@MEMORY@", utf8(&self.memory_dir()))
+            .replace("@REMEMBERED@", utf8(&self.remembered_dir()))
+            .replace("@SHARED@", utf8(self.shared()))
     }
 
     fn host(&self, host: u32) -> String {
@@ -142,8 +140,13 @@ impl Cluster {
         path
     }
 
-    pub fn shared(&self) -> PathBuf {
+    pub fn shared(&self) -> &Path {
         self.site.shared()
+    }
+
+    /// Stores a Python program; returns the command line that runs it on all hosts.
+    pub fn python(&self, program: &str) -> String {
+        self.site.python(program)
     }
 
     /// The name of the cluster's only job.
@@ -163,22 +166,18 @@ impl Cluster {
 
     /// `tameike` with these arguments, on the first host.
     pub fn tameike(&self, arguments: &[&str]) -> Command {
-        let plain = self.site.tameike(arguments);
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.host(0)]).arg(plain.get_program()).args(plain.get_args());
+        let mut command = wrapped("ip", &["netns", "exec", &self.host(0)], &self.site.tameike(arguments));
         let directory = Path::new(binary()).parent().expect("the binary has a parent");
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", directory.display()));
-        command.env("TMPDIR", self.site.base()).env_remove("TAMEIKE_JOB");
         command.env("TAMEIKE_SSH", self.path("ssh"));
         command
     }
 
     /// `tameike run` over all hosts, with a script on the first.
     pub fn job(&self, options: &[&str], script: &str) -> Command {
-        let (hostfile, shared) = (self.path("hostfile"), self.shared());
-        let (hostfile, shared) =
-            (hostfile.to_str().expect("plain path"), shared.to_str().expect("plain path"));
+        let hostfile = self.path("hostfile");
+        let (hostfile, shared) = (utf8(&hostfile), utf8(self.shared()));
         let arguments =
             ["run", "--hostfile", hostfile, "--shared", shared, "--capacity", "2G", "--job", &self.name];
         self.tameike(&[&arguments[..], options, &["--", "sh", "-euc", script]].concat())
@@ -193,9 +192,7 @@ impl Cluster {
     pub fn assert_clean(&self) {
         self.site.assert_clean();
         for place in [self.hosts_dir(), self.memory_dir()] {
-            let mut left = files_below(&place);
-            left.retain(|path| path.is_file() && !path.ends_with("lock"));
-            assert!(left.is_empty(), "files left: {left:#?}");
+            assert_no_files(&place);
         }
     }
 }
@@ -209,8 +206,7 @@ impl Drop for Cluster {
             let _ = quiet(&format!("netns del {}", self.host(host)));
         }
         let _ = quiet(&format!("link del {}", self.name));
-        let base = self.site.base();
-        let base = base.to_str().expect("plain path");
+        let base = utf8(self.site.base());
         for _ in 0..100 {
             if processes_naming(base).is_empty() {
                 break;

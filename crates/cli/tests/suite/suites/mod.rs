@@ -20,5 +20,5 @@ pub fn file(name: &str) -> String {
 }
 
 fn plain(path: &Path) -> String {
-    path.to_str().expect("plain path").to_owned()
+    utf8(&path).to_owned()
 }

@@ -1,9 +1,11 @@
 //! Directories of one test: shared directory, base directory for jobs, and the real binary.
 
+pub mod interactive;
 pub mod mounts;
 pub mod preload;
 pub mod programs;
 pub mod promises;
+pub mod sandbox;
 pub mod small_disk;
 pub mod spooled;
 pub mod victims;
@@ -12,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
+use victims::{kill_programs, wait_for};
 
 /// Time limit of a command, so that a hung job fails only its test.
 const COMMAND_LIMIT_SECONDS: &str = "600";
@@ -23,38 +26,51 @@ pub fn is_soak() -> bool {
     std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
 }
 
-/// Directories of one test.
+/// Directories of one test. When dropped, it checks that the jobs of the test have left nothing.
 pub struct Site {
     dir: TempDir,
+    shared: PathBuf,
+    plain: PathBuf,
+    disk: PathBuf,
+    base: PathBuf,
 }
 
 impl Site {
     pub fn new() -> Self {
-        let dir = TempDir::with_prefix("tk").expect("a temporary directory");
-        for name in ["shared", "tmp", "plain", "disk"] {
-            fs::create_dir(dir.path().join(name)).expect("a directory");
-        }
-        Self { dir }
+        let dir = TempDir::with_prefix("tk").expect("a directory");
+        let [shared, plain, disk, base] = ["shared", "plain", "disk", "tmp"].map(|name| {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).expect("a directory");
+            path
+        });
+        Self { dir, shared, plain, disk, base }
     }
 
-    pub fn shared(&self) -> PathBuf {
-        self.dir.path().join("shared")
+    pub fn shared(&self) -> &Path {
+        &self.shared
     }
 
     /// A directory outside of jobs, for comparison.
-    pub fn plain(&self) -> PathBuf {
-        self.dir.path().join("plain")
+    pub fn plain(&self) -> &Path {
+        &self.plain
     }
 
     /// A directory as a node's disk: the agent serves the node-local view of a job with this device, and the kernel serves that of
     /// one in memory.
-    pub fn disk(&self) -> PathBuf {
-        self.dir.path().join("disk")
+    pub fn disk(&self) -> &Path {
+        &self.disk
     }
 
     /// The directory for the test's jobs.
-    pub fn base(&self) -> PathBuf {
-        self.dir.path().join("tmp")
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// Stores a Python program; returns the command line that runs it.
+    pub fn python(&self, program: &str) -> String {
+        let path = self.dir.path().join("program.py");
+        fs::write(&path, program).expect("written");
+        format!("python3 {}", path.display())
     }
 
     /// The binary with these arguments, killed after a time limit.
@@ -64,20 +80,19 @@ impl Site {
         let limit = if is_soak() { SOAK_COMMAND_LIMIT_SECONDS } else { COMMAND_LIMIT_SECONDS };
         command.args(["--default-signal=HUP,INT,QUIT", "timeout", "--signal=KILL", limit, binary()]);
         command.args(arguments);
-        command.env("TMPDIR", self.base()).env_remove("TAMEIKE_JOB");
+        command.env("TMPDIR", &self.base).env_remove("TAMEIKE_JOB");
         command
     }
 
     /// `tameike run --local NODES --shared DIR [OPTIONS] -- sh -euc SCRIPT`, with the binary on the PATH.
     pub fn job(&self, nodes: u32, options: &[&str], script: &str) -> Command {
         let nodes = nodes.to_string();
-        let shared = self.shared();
-        let mut arguments = vec!["run", "--local", &nodes, "--shared", shared.to_str().expect("plain path")];
-        let says = ["--preload", "--no-ring"].map(|option| options.contains(&option));
-        if says == [false, false] && preload::is_wanted() {
+        let mut arguments = vec!["run", "--local", &nodes, "--shared", utf8(&self.shared)];
+        let [preloads, has_no_ring] = ["--preload", "--no-ring"].map(|option| options.contains(&option));
+        if !preloads && !has_no_ring && preload::is_wanted() {
             arguments.push("--preload");
         }
-        if says[0] || preload::is_wanted() {
+        if preloads || preload::is_wanted() {
             preload::install();
         }
         arguments.extend(options);
@@ -93,36 +108,133 @@ impl Site {
         succeed(&mut self.job(nodes, &[], script))
     }
 
-    /// Panics if a job of this test has left a mount, a process, or a file other than `kept`.
+    /// Waits until no process of the test's jobs is left.
+    pub fn await_processes(&self) {
+        wait_for("the end of all processes", || processes_naming(utf8(&self.base)).is_empty().then_some(()));
+    }
+
+    /// Kills all processes of the test's jobs.
+    pub fn kill_processes(&self) {
+        wait_for("the end of all processes", || {
+            kill_programs(utf8(&self.base));
+            processes_naming(utf8(&self.base)).is_empty().then_some(())
+        });
+    }
+
+    /// Panics if a job of this test has left a mount, a process or a file.
     pub fn assert_clean(&self) {
-        let base = self.base();
-        let base = base.to_str().expect("plain path");
+        let base = utf8(&self.base);
         let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
         let left: Vec<_> = mounts.lines().filter(|line| line.contains(base)).collect();
         assert!(left.is_empty(), "mounts left: {left:#?}");
         assert_eq!(processes_naming(base), Vec::<String>::new(), "processes left");
-        // The user's directory stays, with the lock that serializes starts of jobs.
-        let mut left = files_below(&self.base());
-        left.retain(|path| path.is_file() && !path.ends_with("lock"));
-        assert!(left.is_empty(), "files left: {left:#?}");
+        assert_no_files(&self.base);
     }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.assert_clean();
+        }
+    }
+}
+
+/// Panics if jobs have left a file below a directory. The user's directory stays, with the lock that serializes starts of jobs.
+pub fn assert_no_files(base: &Path) {
+    let mut left = files_below(base);
+    left.retain(|path| path.is_file() && !path.ends_with("lock"));
+    assert!(left.is_empty(), "files left: {left:#?}");
 }
 
 pub fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_tameike")
 }
 
+pub trait Run {
+    /// Runs the command, which must exit with `code`.
+    fn exits(&mut self, code: i32) -> Output;
+}
+
+impl Run for Command {
+    #[track_caller]
+    fn exits(&mut self, code: i32) -> Output {
+        let output = self.output().expect("the command starts");
+        assert_eq!(output.status.code(), Some(code), "{self:?}\n{}", shown(&output));
+        output
+    }
+}
+
 /// Runs a command that must succeed; returns its standard output.
+#[track_caller]
 pub fn succeed(command: &mut Command) -> String {
-    let output = command.output().expect("the command starts");
-    assert!(output.status.success(), "{command:?}\n{}", shown(&output));
+    out(&command.exits(0))
+}
+
+/// Checks the exit code, and shows all output if it differs.
+#[track_caller]
+pub fn assert_code(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", shown(output));
+}
+
+/// Panics if a text lacks one of these parts.
+#[track_caller]
+pub fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+/// Standard output of a command.
+pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Standard error of a command.
+pub fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Status and output of a command, for assertion messages.
 pub fn shown(output: &Output) -> String {
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    format!("{}\n--- stdout\n{out}\n--- stderr\n{err}", output.status)
+    format!("{}\n--- stdout\n{}\n--- stderr\n{}", output.status, out(output), err(output))
+}
+
+/// A path as an argument.
+pub fn utf8(path: &Path) -> &str {
+    path.to_str().expect("plain path")
+}
+
+/// The command as argument of another program, with the same variables.
+pub fn wrapped(program: &str, arguments: &[&str], command: &Command) -> Command {
+    let mut wrapped = Command::new(program);
+    wrapped.args(arguments).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped
+}
+
+/// Returns true if tests can act as several users; else it prints that the test is skipped.
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("not tested: acting as another user or mounting requires root");
+    }
+    is_root
+}
+
+/// Path of a program of these tests.
+pub fn helper(name: &str) -> String {
+    format!("{}/tests/suite/support/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Reads a JSON document.
+pub fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).expect("a document")).expect("JSON")
 }
 
 /// Command lines of processes whose environment or command line contains `text`.

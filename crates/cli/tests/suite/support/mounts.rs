@@ -1,6 +1,6 @@
 //! A private mount namespace for a test, in which the shared directory can be a small file system.
 
-use crate::support::{Site, shown};
+use crate::support::{Site, is_root, succeed, wrapped};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -13,8 +13,7 @@ pub struct Mounts {
 impl Mounts {
     /// Creates a namespace; `None`, with a message, if the test is not permitted to.
     pub fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("not tested: mounting file systems requires root");
+        if !is_root() {
             return None;
         }
         let mut holder = Command::new("unshare")
@@ -30,16 +29,7 @@ impl Mounts {
     }
 
     pub fn inside(&self, command: &Command) -> Command {
-        let mut inside = Command::new("nsenter");
-        inside.args(["--mount", "--target", &self.holder.id().to_string(), "--"]);
-        inside.arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        inside
+        wrapped("nsenter", &["--mount", "--target", &self.holder.id().to_string(), "--"], command)
     }
 
     /// The root of the namespace as the test sees it.
@@ -52,11 +42,14 @@ impl Mounts {
         self.inside(Command::new("sh").args(["-euc", line])).output().expect("nsenter is installed")
     }
 
+    /// Changes the size of such a file system.
+    pub fn resize(&self, dir: &Path, size: &str) {
+        self.must(&format!("mount -o remount,size={size} {}", dir.display()));
+    }
+
     /// Runs a line of shell that must succeed; returns its standard output.
     pub fn must(&self, line: &str) -> String {
-        let output = self.shell(line);
-        assert!(output.status.success(), "{line}: {}", shown(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        succeed(&mut self.inside(Command::new("sh").args(["-euc", line])))
     }
 
     /// Mounts a file system in memory of this size on `dir`.
@@ -64,9 +57,9 @@ impl Mounts {
         self.must(&format!("mount -t tmpfs -o size={size} tameike-test {}", dir.display()));
     }
 
-    /// Runs `tameike` with these arguments in the namespace.
-    pub fn tameike(&self, site: &Site, arguments: &[&str]) -> Output {
-        self.inside(&site.tameike(arguments)).output().expect("nsenter is installed")
+    /// `tameike` with these arguments in the namespace.
+    pub fn tameike(&self, site: &Site, arguments: &[&str]) -> Command {
+        self.inside(&site.tameike(arguments))
     }
 }
 

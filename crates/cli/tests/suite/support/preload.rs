@@ -21,12 +21,22 @@ pub fn install() {
 
 fn install_one(library: &str) {
     let built = std::env::current_exe().expect("this program").with_file_name(library);
-    let place = Path::new(super::binary()).with_file_name(library);
-    let dir = place.parent().expect("the binary has a parent");
+    let installed = Path::new(super::binary()).with_file_name(library);
+    let dir = installed.parent().expect("the binary has a parent");
     // Jobs of other tests may be loading the present one.
     let copy = NamedTempFile::new_in(dir).expect("a file beside the binary");
     std::fs::copy(&built, copy.path()).expect("cargo has built the library");
-    copy.persist(&place).expect("a name beside the binary");
+    copy.persist(&installed).expect("a name beside the binary");
+}
+
+/// Checks that a program printed the same in each of the three views, with `---` after each. Returns the rest of its output.
+pub fn assert_equal_in_all_views<'a>(text: &'a str, expected: &str) -> &'a str {
+    let parts: Vec<&str> = text.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{text}");
+    for (view, part) in parts[..3].iter().enumerate() {
+        assert_eq!(*part, expected, "view {view}");
+    }
+    parts[3]
 }
 
 /// Requests that the agents of a job have answered through the ring, from `tameike status --json`.

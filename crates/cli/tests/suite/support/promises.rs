@@ -140,5 +140,5 @@ fn sha256(bytes: &[u8]) -> String {
         .expect("sha256sum is installed");
     child.stdin.take().expect("a pipe").write_all(bytes).expect("sha256sum reads");
     let output = child.wait_with_output().expect("sha256sum ends");
-    String::from_utf8_lossy(&output.stdout).split_whitespace().next().expect("a sum").to_owned()
+    out(&output).split_whitespace().next().expect("a sum").to_owned()
 }

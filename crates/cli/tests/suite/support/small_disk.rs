@@ -6,7 +6,7 @@
 //! kernel's loop device loses the rest and reports success, which no program can detect.
 
 use crate::support::mounts::Mounts;
-use crate::support::shown;
+use crate::support::{Site, out, shown};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,16 +50,10 @@ pub struct SmallDisk<'a> {
 }
 
 impl<'a> SmallDisk<'a> {
-    /// Creates the disk in the empty directory `dir`, and mounts it on `mounted` with files 1 to `files`. It has `space_kib` of space
-    /// for file data. `None`, with a message, if this is not possible.
-    pub fn new(
-        mounts: &'a Mounts,
-        kind: Kind,
-        (dir, mounted): (&Path, &Path),
-        files: u32,
-        space_kib: u32,
-    ) -> Option<Self> {
-        let image_mib = kind.image_mib;
+    /// Creates the disk in the disk directory of the site, and mounts it on its shared directory with files 1 to `files`. It has
+    /// `space_kib` of space for file data. `None`, with a message, if this is not possible.
+    pub fn new(mounts: &'a Mounts, site: &Site, kind: Kind, files: u32, space_kib: u32) -> Option<Self> {
+        let (dir, mounted, image_mib) = (site.disk(), site.shared(), kind.image_mib);
         mounts.mount_memory(dir, &format!("{}m", image_mib + 4));
         let image = dir.join("image");
         let made = mounts.shell(&format!(
@@ -71,7 +65,7 @@ impl<'a> SmallDisk<'a> {
             println!("not tested: {} on a loop device: {}", kind.make, shown(&made));
             return None;
         }
-        let device = String::from_utf8_lossy(&made.stdout).trim().trim_start_matches("/dev/").to_owned();
+        let device = out(&made).trim().trim_start_matches("/dev/").to_owned();
         let request_kib = fs::read_to_string(Self::limit_file(&device)).unwrap_or_default();
         let disk = Self { mounts, kind, image, mounted: mounted.to_owned(), device, request_kib };
         if let Err(error) = fs::write(Self::limit_file(&disk.device), PAGE_KIB.to_string()) {
@@ -91,6 +85,10 @@ impl<'a> SmallDisk<'a> {
         self.mounts.must(&format!("mount /dev/{} {}", self.device, self.mounted.display()));
     }
 
+    fn unmount(&self) {
+        self.mounts.must(&format!("umount {}", self.mounted.display()));
+    }
+
     /// Frees the blocks of the files, and of similar ones that are removed, from the image. Metadata blocks of the file system
     /// stay.
     fn take_space_away(&self, files: u32, space_kib: u32) {
@@ -100,7 +98,7 @@ impl<'a> SmallDisk<'a> {
         self.mounts.must(&format!(
             r#"cd {mounted}
                for i in $(seq {files}); do head -c {size_bytes} /dev/zero > $i; head -c {size_bytes} /dev/zero > no-$i; done
-               # The image is full when the file system has no more room.
+               # The image is full when the file system has no space left.
                head -c 1G /dev/zero > no-rest 2>/dev/null || true
                sync -f .
                for i in *; do test -d $i || filefrag -b4096 -v $i; done | tr .: '  ' |
@@ -117,8 +115,8 @@ impl<'a> SmallDisk<'a> {
 
     /// Gives the disk space for everything.
     pub fn give_space(&self) {
-        let dir = self.image.parent().expect("it has a parent").display();
-        self.mounts.must(&format!("mount -o remount,size={}m {dir}", self.kind.image_mib + 4));
+        let dir = self.image.parent().expect("it has a parent");
+        self.mounts.resize(dir, &format!("{}m", self.kind.image_mib + 4));
     }
 
     /// Leaves this much space beyond the data written so far.
@@ -138,14 +136,14 @@ impl<'a> SmallDisk<'a> {
 
     /// Like [`Self::forget`], with space for everything before the mount, because the replay of a journal may need space.
     pub fn forget_and_give_space(&self) {
-        self.mounts.must(&format!("umount {}", self.mounted.display()));
+        self.unmount();
         self.give_space();
         self.mount();
     }
 
     /// Drops all cached data: later reads return the data of the disk.
     pub fn forget(&self) {
-        self.mounts.must(&format!("umount {}", self.mounted.display()));
+        self.unmount();
         self.mount();
     }
 }

@@ -1,27 +1,27 @@
 //! `tameike run --aggregate-only` with a container and a spool for one test.
 
-use crate::support::{binary, preload, processes_naming, shown, succeed};
+use crate::support::{Run, binary, preload, processes_naming, succeed, utf8};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use tempfile::TempDir;
 
-/// A directory with a container, and one with a spool.
-pub struct Place {
+/// A directory with a container, and one with a spool. When dropped, it checks that the runs have left only an intact container.
+pub struct SpoolSite {
     pub base: TempDir,
 }
 
-impl Place {
+impl SpoolSite {
     pub fn new() -> Self {
         preload::install();
-        let place = Self { base: tempfile::tempdir().expect("a directory") };
-        fs::create_dir(place.spool()).expect("a directory");
-        fs::create_dir(place.plain()).expect("a directory");
-        let waits = place.base.path().join("until-packed");
-        fs::write(&waits, include_str!("until-packed")).expect("a script");
-        fs::set_permissions(&waits, fs::Permissions::from_mode(0o755)).expect("ours");
-        place
+        let site = Self { base: tempfile::tempdir().expect("a directory") };
+        fs::create_dir(site.spool()).expect("a directory");
+        fs::create_dir(site.plain()).expect("a directory");
+        let script = site.base.path().join("until-packed");
+        fs::write(&script, include_str!("until-packed")).expect("a script");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("ours");
+        site
     }
 
     pub fn container(&self) -> PathBuf {
@@ -37,10 +37,10 @@ impl Place {
     }
 
     /// Runs a command with the container.
-    pub fn run(&self, words: &[&str]) -> Command {
+    pub fn run(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.arg("run").arg("--aggregate-only").arg(self.container()).arg("--spool").arg(self.spool());
-        command.arg("--").args(words).current_dir(self.base.path());
+        command.arg("--").args(arguments).current_dir(self.base.path());
         command.env("PATH", self.path()).env("TAMEIKE_BINARY", binary());
         command
     }
@@ -52,9 +52,8 @@ impl Place {
 
     /// Runs a script in the plain directory.
     pub fn plainly(&self, script: &str) -> String {
-        succeed(
-            Command::new("bash").args(["-euc", script]).current_dir(self.plain()).env("PATH", self.path()),
-        )
+        let mut bash = Command::new("bash");
+        succeed(bash.args(["-euc", script]).current_dir(self.plain()).env("PATH", self.path()))
     }
 
     /// Runs a script in the container's directory.
@@ -63,29 +62,40 @@ impl Place {
         self.run(&["bash", "-euc", &script])
     }
 
-    pub fn agg(&self, word: &str, more: &[&Path]) -> Output {
-        Command::new(binary())
-            .args(["agg", word])
-            .arg(self.container())
-            .args(more)
-            .output()
-            .expect("it starts")
+    /// `tameike agg ACTION` with the container.
+    pub fn agg(&self, action: &str, more: &[&Path]) -> Command {
+        let mut command = Command::new(binary());
+        command.args(["agg", action]).arg(self.container()).args(more);
+        command
     }
 
-    /// No spool is left, and the container is intact.
-    pub fn assert_whole(&self) {
-        let left: Vec<_> = fs::read_dir(self.spool()).expect("a directory").flatten().collect();
-        assert!(left.is_empty(), "{left:?}");
-        let verified = self.agg("verify", &[]);
-        assert!(verified.status.success(), "{}", shown(&verified));
-        assert!(processes_naming(&self.base.path().to_string_lossy()).is_empty());
+    /// Panics if a spool or a process is left, or the container is damaged.
+    pub fn assert_intact(&self) {
+        assert_eq!(fs::read_dir(self.spool()).expect("a directory").count(), 0, "a spool is left");
+        // A test may have it in a mount namespace.
+        if self.container().join("container").exists() {
+            self.agg("verify", &[]).exits(0);
+        }
+        assert_eq!(processes_naming(utf8(self.base.path())), Vec::<String>::new());
     }
 
     /// Extracts all files of the container.
     pub fn extracted(&self) -> PathBuf {
         let into = self.base.path().join("extracted");
-        let output = self.agg("extract", &[Path::new("--same-permissions"), &into]);
-        assert!(output.status.success(), "{}", shown(&output));
+        self.agg("extract", &[Path::new("--same-permissions"), &into]).exits(0);
         into
+    }
+
+    /// Extracts one file of the container, as text.
+    pub fn extracted_text(&self, name: &str) -> String {
+        fs::read_to_string(self.extracted().join(name)).expect("it is there")
+    }
+}
+
+impl Drop for SpoolSite {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.assert_intact();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Background jobs of a test, and kills of their processes.
-#![allow(clippy::disallowed_methods, reason = "whom a test kills lives in real time")]
+#![allow(clippy::disallowed_methods, reason = "killed processes run in real time")]
 
-use crate::support::{Site, files_below, processes_naming};
+use crate::support::{Site, files_below, processes_naming, utf8};
 use serde_json::Value;
 use std::fs;
 use std::ops::Range;
@@ -30,11 +30,6 @@ impl Chance {
     }
 }
 
-/// Returns true for the long variants of tests.
-pub fn is_soak() -> bool {
-    std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
-}
-
 /// Returns the seed of a test: `TAMEIKE_SEED`, or a random one. It is printed, so that a failure can be repeated.
 pub fn seed() -> u64 {
     let given = std::env::var("TAMEIKE_SEED").ok().and_then(|text| text.parse().ok());
@@ -49,8 +44,8 @@ fn pause_noise() -> u16 {
 }
 
 /// Returns the expected exit code of a recovery that has drained all journals; it differs if files were cut off during writes.
-pub fn code_of_recovery(words: &str) -> i32 {
-    if words.contains("  CUT OFF: ") && !words.contains("  MISSING: ") { 75 } else { 0 }
+pub fn code_of_recovery(text: &str) -> i32 {
+    if text.contains("  CUT OFF: ") && !text.contains("  MISSING: ") { 75 } else { 0 }
 }
 
 /// Waits until `ready` returns a value.
@@ -65,8 +60,8 @@ pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sleeps: the moment of a kill is under test.
-pub fn let_pass_ms(milliseconds: u64) {
+/// Sleeps: the test depends on the moment of a kill.
+pub fn sleep_ms(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
@@ -83,14 +78,16 @@ impl Background {
         Self(Some(command.spawn().expect("the command starts")))
     }
 
-    /// The started process, which is `timeout`; the program is its child.
-    pub fn pid(&self) -> u32 {
-        self.0.as_ref().expect("it runs").id()
+    /// Starts the command; returns when the file `ready` exists, or the command has ended.
+    pub fn start_until(command: &mut Command, ready: &Path) -> Self {
+        let mut running = Self::start(command);
+        wait_for("the job to be ready", || (ready.exists() || !running.runs()).then_some(()));
+        running
     }
 
-    /// The program that `timeout` runs.
+    /// The program that `timeout`, the started process, runs.
     pub fn program(&self) -> u32 {
-        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        let path = format!("/proc/{0}/task/{0}/children", self.0.as_ref().expect("it runs").id());
         wait_for("the program", || fs::read_to_string(&path).ok()?.split_whitespace().next()?.parse().ok())
     }
 
@@ -130,7 +127,7 @@ fn signal_all(pids: &[u32], name: &str) -> bool {
 }
 
 /// Kills all programs with this directory for jobs.
-pub fn end_programs(base: &str) {
+pub fn kill_programs(base: &str) {
     for entry in fs::read_dir("/proc").expect("proc").flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
@@ -140,17 +137,17 @@ pub fn end_programs(base: &str) {
     }
 }
 
-/// One job of a site, by its directories.
-pub struct JobPlace {
+/// One job of a site, by its directories. When dropped, it checks that the job has left nothing.
+pub struct Job {
     pub dir: PathBuf,
-    pub job: String,
+    pub name: String,
 }
 
-impl JobPlace {
-    /// The job with this name, which may not exist.
-    pub fn new(site: &Site, job: &str) -> Self {
-        let user = rustix::process::geteuid().as_raw();
-        Self { dir: site.base().join(format!("tameike-{user}")).join(job), job: job.to_owned() }
+impl Job {
+    /// A job that may not exist yet, with a name that no other test uses.
+    pub fn new(site: &Site, name: &str) -> Self {
+        let (user, name) = (rustix::process::geteuid().as_raw(), format!("{name}-{}", std::process::id()));
+        Self { dir: site.base().join(format!("tameike-{user}")).join(&name), name }
     }
 
     /// Process id of a node's agent, if it runs.
@@ -172,9 +169,19 @@ impl JobPlace {
         pids.is_some_and(|pids| signal_all(&pids, "KILL"))
     }
 
+    /// Kills the job of these nodes. The agents are first: they would clean up after the exit of their driver, and the driver
+    /// after theirs. No process is left to terminate programs of the nodes.
+    pub fn kill(&self, site: &Site, running: Background, nodes: Range<u32>) {
+        assert!(signal(running.program(), "STOP"));
+        assert!(self.kill_agents(nodes));
+        assert!(signal(running.program(), "KILL"));
+        site.kill_processes();
+        running.output();
+    }
+
     /// Device directories of the job in `root`.
     pub fn devices(&self, root: &Path) -> Vec<PathBuf> {
-        let part = format!("-{}-", self.job);
+        let part = format!("-{}-", self.name);
         let entries = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
         entries
             .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(&part)))
@@ -182,24 +189,31 @@ impl JobPlace {
     }
 
     /// Panics if the job has left a process, a file or shared memory.
-    pub fn assert_gone(&self) {
+    pub fn assert_removed(&self) {
         assert!(!self.dir.exists(), "files left: {:#?}", files_below(&self.dir));
         assert_eq!(self.devices(Path::new("/dev/shm")), Vec::<PathBuf>::new(), "shared memory left");
-        let name = self.dir.to_str().expect("plain path");
-        assert_eq!(processes_naming(name), Vec::<String>::new(), "processes left");
+        assert_eq!(processes_naming(utf8(&self.dir)), Vec::<String>::new(), "processes left");
     }
 }
 
-impl Drop for JobPlace {
-    /// After a failure: kills the agents and drivers of the job, and removes its devices in memory.
+/// A new site, and a job of it.
+pub fn new_job(name: &str) -> (Site, Job) {
+    let site = Site::new();
+    let job = Job::new(&site, name);
+    (site, job)
+}
+
+impl Drop for Job {
+    /// After a failure: kills the agents of the job, and removes its devices in memory.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            for node in 0..16 {
-                self.kill_agent(node);
-            }
-            for device in self.devices(Path::new("/dev/shm")) {
-                let _ = fs::remove_dir_all(device);
-            }
+        if !std::thread::panicking() {
+            return self.assert_removed();
+        }
+        for node in 0..16 {
+            self.kill_agent(node);
+        }
+        for device in self.devices(Path::new("/dev/shm")) {
+            let _ = fs::remove_dir_all(device);
         }
     }
 }

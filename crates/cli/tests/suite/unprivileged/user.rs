@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
-use crate::support::{binary, files_below, processes_naming};
+use crate::support::{assert_no_files, binary, is_root, processes_naming, utf8};
 
 /// Longest time one command may take.
 const COMMAND_LIMIT_SECONDS: &str = "120";
@@ -77,11 +77,7 @@ pub struct Host {
 impl Host {
     /// A host with a world-writable directory for temporary files.
     pub fn new() -> Self {
-        assert_eq!(
-            fs::metadata("/proc/self").expect("/proc").uid(),
-            0,
-            "run the tests of plain users as root"
-        );
+        assert!(is_root(), "run the tests of unprivileged users as root");
         let dir = TempDir::with_prefix("tk").expect("a temporary directory");
         let host = Self { dir };
         for (name, mode) in [("", 0o755), ("bin", 0o755), ("tmp", 0o1777)] {
@@ -110,18 +106,15 @@ impl Host {
         chown(user.shared(), Some(id), Some(id)).expect("an owner");
         user
     }
+}
 
-    /// Panics if a job of this host has left a process or a file.
-    pub fn assert_clean(&self) {
-        let tmp = self.tmp();
-        assert_eq!(
-            processes_naming(tmp.to_str().expect("plain path")),
-            Vec::<String>::new(),
-            "processes left"
-        );
-        let mut left = files_below(&tmp);
-        left.retain(|path| path.is_file() && !path.ends_with("lock"));
-        assert!(left.is_empty(), "files left: {left:#?}");
+impl Drop for Host {
+    /// Checks that the jobs of this host have left no process and no file.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(processes_naming(utf8(&self.tmp())), Vec::<String>::new(), "processes left");
+            assert_no_files(&self.tmp());
+        }
     }
 }
 
@@ -173,8 +166,7 @@ impl User<'_> {
     /// `tameike run --local 2 --shared DIR --verify --job JOB -- sh -euc SCRIPT`.
     pub fn job(&self, allows: Allows, job: &str, script: &str) -> Command {
         let shared = self.shared();
-        let shared = shared.to_str().expect("plain path");
-        let arguments = ["run", "--local", "2", "--shared", shared, "--verify", "--job", job];
+        let arguments = ["run", "--local", "2", "--shared", utf8(&shared), "--verify", "--job", job];
         self.tameike(allows, &[&arguments[..], &["--", "sh", "-euc", script]].concat())
     }
 

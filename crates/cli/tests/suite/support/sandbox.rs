@@ -1,6 +1,6 @@
-//! Directories of one test with the recording agent: base directory, devices and shared directory in a temporary directory, and
-//! the program.
+//! Directories of one test with the recording agent, and the program.
 
+use crate::support::{assert_code, utf8};
 use std::fs::Permissions;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// The directories of a test. When dropped, it checks that no process of it is left.
-pub struct Place {
+/// The directories of a test. When dropped, it checks that the test has left nothing.
+pub struct Sandbox {
     dir: TempDir,
     pub program: PathBuf,
 }
 
-impl Place {
-    /// An empty place that every user can enter.
+impl Sandbox {
+    /// Empty directories that every user can enter.
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("tmk").tempdir_in("/tmp").expect("a directory");
         for name in ["tmp", "shared", "disk"] {
@@ -50,44 +50,41 @@ impl Place {
         std::fs::write(self.shared(name), "").expect("written");
     }
 
-    pub fn withdraw(&self, name: &str) {
+    /// Removes such a file.
+    pub fn cancel(&self, name: &str) {
         std::fs::remove_file(self.shared(name)).expect("there");
     }
 
-    /// `tameike` with these arguments, in this place.
-    pub fn tameike(&self, words: &[&str]) -> Command {
+    /// `tameike` with these arguments, in this sandbox.
+    pub fn tameike(&self, arguments: &[&str]) -> Command {
         // A test in the background inherits ignored terminal signals, and the job would inherit them too.
         let mut command = Command::new("env");
-        command.arg("--default-signal=HUP,INT,QUIT").arg(&self.program).args(words);
-        self.settle(&mut command);
+        command.arg("--default-signal=HUP,INT,QUIT").arg(&self.program).args(arguments);
+        self.set_up(&mut command);
         command
     }
 
-    /// Gives a command the place's variables and directory.
-    pub fn settle(&self, command: &mut Command) {
+    /// Sets the variables and the directory of a command.
+    pub fn set_up(&self, command: &mut Command) {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TAMEIKE_")) {
             command.env_remove(name);
         }
         command.env("TMPDIR", self.path("tmp")).current_dir(self.dir.path()).stdin(Stdio::null());
     }
 
-    /// Runs `tameike run ... -- sh -c SCRIPT` with the shared directory and disk of the place.
-    pub fn run(&self, options: &str, script: &str) -> Output {
-        self.run_command(options, script).output().expect("it starts")
-    }
-
-    pub fn run_command(&self, options: &str, script: &str) -> Command {
+    /// `tameike run ... -- sh -c SCRIPT` with the shared directory and disk of the sandbox.
+    pub fn run(&self, options: &str, script: &str) -> Command {
         let (shared, disk) = (self.path("shared"), self.path("disk"));
-        let mut words = vec!["run", "--capacity", "64M", "--shared", shared.to_str().expect("UTF-8")];
-        words.extend(["--device", disk.to_str().expect("UTF-8")]);
-        words.extend(options.split_whitespace());
-        words.extend(["--", "sh", "-c", script]);
-        self.tameike(&words)
+        let mut arguments =
+            vec!["run", "--capacity", "64M", "--shared", utf8(&shared), "--device", utf8(&disk)];
+        arguments.extend(options.split_whitespace());
+        arguments.extend(["--", "sh", "-c", script]);
+        self.tameike(&arguments)
     }
 
     /// Starts a run; returns when its script prints `ready`.
     pub fn start(&self, options: &str, script: &str) -> Started {
-        self.start_command(self.run_command(options, script))
+        self.start_command(self.run(options, script))
     }
 
     /// The same with a command of the test.
@@ -108,7 +105,7 @@ impl Place {
     }
 
     /// Files below the base directories and the disk, without the lock file.
-    pub fn leftovers(&self) -> Vec<PathBuf> {
+    fn leftovers(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let bases = std::fs::read_dir(self.path("tmp")).expect("there").flatten().map(|entry| entry.path());
         for dir in bases.chain([self.path("disk")]) {
@@ -126,18 +123,19 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         // Processes of a failed test would keep its program open.
         let own = std::fs::read_dir("/proc").expect("proc").flatten().filter(|entry| {
             std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == self.program)
         });
-        let left: Vec<_> = own.map(|entry| entry.file_name()).collect();
-        for pid in &left {
+        let running: Vec<_> = own.map(|entry| entry.file_name()).collect();
+        for pid in &running {
             let _ = Command::new("kill").arg("-9").arg(pid).status();
         }
         if !std::thread::panicking() {
-            assert!(left.is_empty(), "processes are left: {left:?}");
+            assert!(running.is_empty(), "processes are left: {running:?}");
+            self.assert_clean();
         }
     }
 }
@@ -159,23 +157,15 @@ impl Started {
         assert!(status.expect("kill is installed").success());
     }
 
-    pub fn finish(self) -> Output {
+    pub fn output(self) -> Output {
         self.child.wait_with_output().expect("it ends")
     }
-}
 
-/// Standard output of a run.
-pub fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Standard error of a run.
-pub fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Checks the exit code, and shows all output if it differs.
-#[track_caller]
-pub fn assert_code(output: &Output, code: i32) {
-    assert_eq!(output.status.code(), Some(code), "{:?}\n{}\n{}", output.status, out(output), err(output));
+    /// Waits for the end of the command, which must exit with `code`.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Output {
+        let output = self.output();
+        assert_code(&output, code);
+        output
+    }
 }
