@@ -182,7 +182,6 @@ pub enum AgentRequest {
     Undrained,
     /// Write the journaled data of files that were removed from the shared directory below another one, and remove it from the journal.
     /// Reply: `Receipt` of these files.
-    #[serde(rename = "save-gone")]
     SaveRemoved {
         /// The directory.
         dir: PathBuf,
@@ -196,7 +195,6 @@ pub enum AgentRequest {
         paths: Vec<Vec<u8>>,
     },
     /// Cancel an earlier `Warm`. Reply: `Done`.
-    #[serde(rename = "break-off")]
     CancelWarm {
         /// Number of the `Warm` command.
         command: u64,

@@ -287,9 +287,9 @@ fn other_programs_read_exported_archives() {
     fs::create_dir(&into).expect("a directory");
     let mut tar = Command::new("tar");
     succeed(tar.args(["--extract", "--preserve-permissions", "--file"]).args([
-        &archive,
+        archive.as_path(),
         "--directory".as_ref(),
-        &into,
+        into.as_path(),
     ]));
     assert_same_content(&tree.source, &into);
     let listed = "import sys, tarfile; print(len(tarfile.open(sys.argv[1]).getnames()))";
@@ -323,7 +323,7 @@ fn a_zip_archive_has_the_files_and_unsupported_types_are_reported() {
     assert_contains(&err(&output), &["fifo", "zip"]);
     let piped = agg(&[&"export", &"--format=zip", &tree.container]).exits(0);
     assert!(piped.stdout == fs::read(&archive).expect("read"));
-    succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source).arg("fifo"));
+    succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(&tree.source).arg("fifo"));
 }
 
 /// A container that is mounted, until this is dropped.

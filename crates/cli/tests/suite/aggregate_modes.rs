@@ -1,6 +1,6 @@
 //! Permissions of containers, and of files that are extracted from them.
 
-use crate::support::{binary, succeed};
+use crate::support::{assert_contains, binary, succeed};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! S19a, S19b.
 
-use crate::support::{Site, succeed};
+use crate::support::{Site, succeed, utf8};
 use std::fs;
 
 /// Fills the view with files of 3 MB until one fails, then checks the invariants.

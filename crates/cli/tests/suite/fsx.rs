@@ -1,7 +1,7 @@
 //! fsx on each view: random operations on a file, with a comparison of every byte that it reads.
 
 use crate::support::victims::seed;
-use crate::support::{Site, is_soak, preload, shown};
+use crate::support::{Run, Site, is_soak, out, preload, shown};
 use std::fs;
 
 /// Operations of one round on a view; 50,000 in a long test. fsx keeps its read mappings, and the kernel allows a process

@@ -1,7 +1,7 @@
 //! The mosaic of `examples/workflow`, a workflow of unchanged programs, with packed files: all files, intermediate ones too,
 //! equal those of a plain directory.
 
-use crate::support::{Site, binary, preload, processes_naming, succeed};
+use crate::support::{Site, assert_contains, binary, preload, processes_naming, succeed};
 use std::fs;
 use std::path::Path;
 use std::process::Command;

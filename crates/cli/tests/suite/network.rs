@@ -1,6 +1,6 @@
 //! `tameike bench net`: agents of real jobs measure their network.
 
-use crate::support::{Site, shown, succeed};
+use crate::support::{Run, Site, assert_contains, succeed};
 
 #[test]
 fn agents_of_a_running_job_measure_with_each_other() {

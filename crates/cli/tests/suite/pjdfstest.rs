@@ -4,7 +4,7 @@
 //! listed case that passes or is skipped.
 
 use crate::support::mounts::Mounts;
-use crate::support::{Site, shown, succeed};
+use crate::support::{Run, Site, succeed, utf8};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -2,7 +2,7 @@
 //! namespace in which all users can open `/dev/fuse`, as udev sets it up.
 
 use crate::support::sandbox::Sandbox;
-use crate::support::{Run, assert_code, assert_contains, err, is_root, out, utf8};
+use crate::support::{assert_code, assert_contains, err, is_root, out};
 use std::process::Command;
 
 const USER: u32 = 65_534;

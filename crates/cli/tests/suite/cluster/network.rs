@@ -2,7 +2,7 @@
 //! for ssh. Jobs start on the first host, or outside as from a login node.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -215,7 +215,7 @@ impl Drop for Cluster {
         }
         let _ = fs::remove_dir_all(self.memory_dir());
         if self.remembered_dir().exists() {
-            for place in [self.remembered_dir(), self.shared()] {
+            for place in [self.remembered_dir().as_path(), self.shared()] {
                 let _ = Command::new("umount").arg("--lazy").arg(place).status();
             }
         }

@@ -1,5 +1,6 @@
 //! External test suites: programs from crates.io that `scripts/install-deps.sh test` installs beside the build.
 
+use crate::support::utf8;
 use std::path::{Path, PathBuf};
 
 /// Path of an installed program.
@@ -20,5 +21,5 @@ pub fn file(name: &str) -> String {
 }
 
 fn plain(path: &Path) -> String {
-    utf8(&path).to_owned()
+    utf8(path).to_owned()
 }

@@ -9,6 +9,7 @@
 //! line N                   line N of this node is in the file that all nodes append to
 //! ```
 
+use super::out;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
