@@ -133,7 +133,7 @@ fn run_in_views((job, options): (&str, &[&str]), nodes: u32, is_on_disk: bool, v
     }
     script.push_str("\nwait");
     let disk = site.disk();
-    let device = if is_on_disk { utf8(&disk) } else { "ram" };
+    let device = if is_on_disk { utf8(disk) } else { "ram" };
     succeed(&mut site.job(nodes, &[&["--job", job, "--device", device], options].concat(), &script));
     assert_as_listed(&site, &views.iter().map(|(file_system, _)| *file_system).collect::<Vec<_>>());
 }

@@ -127,10 +127,10 @@ impl Cluster {
     /// NFS and FUSE file systems. Inode numbers are not reused there.
     pub fn remember(&self, seconds: u32) {
         let (shared, remembered) = (self.shared(), self.plain_dir("remembered"));
-        succeed(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&shared));
+        succeed(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(shared));
         let times = ["entry", "negative_entry", "attr"].map(|what| format!("cache.{what}={seconds}"));
         let options = format!("use_ino,inodecalc=passthrough,func.getattr=ff,{}", times.join(","));
-        succeed(Command::new("mergerfs").args(["-o", &options]).arg(&shared).arg(&remembered));
+        succeed(Command::new("mergerfs").args(["-o", &options]).arg(shared).arg(&remembered));
     }
 
     /// A plain directory that all hosts see; created if missing.
