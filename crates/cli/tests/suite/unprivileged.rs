@@ -99,8 +99,7 @@ fn the_job_prints_advice_if_mounts_are_refused() {
 /// The doctor's check `name`: outcome, finding and advice.
 fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
     let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
-    let document: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", shown(&output)));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a JSON document");
     let works = document["works"].as_bool().expect("works");
     assert_code(&output, if works { 0 } else { FAILED });
     let checks = document["checks"].as_array().expect("checks");
