@@ -46,8 +46,8 @@ impl Gathering {
 
     async fn most_asked(&self, count: u32) -> Vec<FileLine> {
         let mut files = BTreeMap::<InodeId, u64>::new();
-        for (_, reply) in self.ask(&AdminRequest::MostAsked { count }).await {
-            if let AdminReply::MostAsked(some) = reply {
+        for (_, reply) in self.ask(&AdminRequest::MostRequested { count }).await {
+            if let AdminReply::MostRequested(some) = reply {
                 files.extend(some);
             }
         }

@@ -187,10 +187,10 @@ impl Node {
                 let held = inodes.into_iter().take(FILES_ASKED_MAX).map(|inode| self.file(inode));
                 AdminReply::Files(held.collect())
             }
-            AdminRequest::MostAsked { count } => {
+            AdminRequest::MostRequested { count } => {
                 let count = count.min(FILES_MAX) as usize;
                 let table = self.services.as_ref().map(|services| services.holders.most_asked(count));
-                AdminReply::MostAsked(table.unwrap_or_default())
+                AdminReply::MostRequested(table.unwrap_or_default())
             }
         };
         ready((Reply::Admin(reply), Carried::Nothing)).boxed()

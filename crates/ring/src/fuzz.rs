@@ -3,7 +3,7 @@
 use crate::WINDOW_SIZE;
 use crate::client::Client;
 use crate::greeting::{Welcome, hello, is_hello};
-use crate::layout::{ASKED, LEFT, SLOTS, Slot, left, pending};
+use crate::layout::{LEFT, REQUESTED, SLOTS, Slot, left, pending};
 use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Takes, Time};
 use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed, encode};
 use std::ops::Range;
@@ -142,7 +142,7 @@ pub fn ask(client: &Client, slot: usize, words: &RequestWords, names: &[u8]) {
     let slot = Slot::new(&client.arena, slot % SLOTS);
     client.arena.copy_in(slot.window(), &names[..names.len().min(WINDOW_SIZE)]);
     slot.set_request(words);
-    slot.state().store(ASKED, Ordering::Relaxed);
+    slot.state().store(REQUESTED, Ordering::Relaxed);
     let mut bits = slot.bit();
     if bits == 1 {
         left(&client.arena).zip(words).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));

@@ -24,7 +24,7 @@
 //! devices  agent -> program   the number of a device; with its descriptors (`placed`)
 //! ```
 //!
-//! 1. The program writes request and window, sets `ASKED` in the slot's state, then the slot's bit in `pending`.
+//! 1. The program writes request and window, sets `REQUESTED` in the slot's state, then the slot's bit in `pending`.
 //! 2. The thread that clears the bit serves the slot: it writes window and reply, then sets `ANSWERED`.
 //! 3. A program that sleeps meanwhile has added `SLEEPS`, and is woken.
 //!
@@ -81,7 +81,7 @@ const _: () = assert!(SLOT_HEADS + SLOTS * SLOT_SIZE <= WINDOWS && WINDOWS.is_mu
 const _: () = assert!(REQUEST + REQUEST_WORDS * 8 <= REPLY && REPLY + REPLY_WORDS * 8 <= SLOT_SIZE);
 
 /// State of a slot: a request is in it.
-pub(crate) const ASKED: u32 = 1;
+pub(crate) const REQUESTED: u32 = 1;
 /// State of a slot: a reply is in it.
 pub(crate) const ANSWERED: u32 = 2;
 /// Added to the state while the program sleeps.

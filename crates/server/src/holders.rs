@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::limits::{HELD_FILES_MAX, HOLDERS_KEPT_MAX, HOLDERS_SENT_MAX};
 use tameike_core::wire::admin::FileHolders;
-use tameike_core::wire::holders::{Asked, Holder};
+use tameike_core::wire::holders::{Holder, HolderOutcome};
 use tameike_core::{Generation, InodeId, NodeId};
 
 /// Requests to one holder after which its counts are halved, so that recent ones weigh more.
@@ -98,16 +98,16 @@ impl CacheTable {
         let files = self.files.lock();
         let all = files.recent.iter().chain(&files.before);
         let requested = |file: &File| file.holders.iter().map(|holder| u64::from(holder.requested)).sum();
-        let mut asked: Vec<_> = all.map(|(inode, file)| (*inode, requested(file))).collect();
-        asked.sort_by_key(|&(inode, requested)| (std::cmp::Reverse(requested), inode));
-        asked.truncate(count);
-        asked
+        let mut files: Vec<_> = all.map(|(inode, file)| (*inode, requested(file))).collect();
+        files.sort_by_key(|&(inode, requested)| (std::cmp::Reverse(requested), inode));
+        files.truncate(count);
+        files
     }
 
     /// Adds the outcomes of requests to holders.
-    pub fn add_outcomes(&self, asked: &[Asked]) {
+    pub fn add_outcomes(&self, outcomes: &[HolderOutcome]) {
         let Files { recent, before } = &mut *self.files.lock();
-        for Asked { inode, holder: counts } in asked {
+        for HolderOutcome { inode, holder: counts } in outcomes {
             let file = recent.get_mut(inode).or_else(|| before.get_mut(inode));
             let known = file.and_then(|file| file.holders.iter_mut().find(|known| known.node == counts.node));
             let Some(known) = known else { continue };
@@ -186,8 +186,8 @@ mod tests {
         holders.iter().map(|holder| holder.node.0).collect()
     }
 
-    fn asked(node: u32, requested: u32, delivered: u32) -> Asked {
-        Asked { inode: FILE, holder: Holder { node: NodeId(node), requested, delivered } }
+    fn outcome(node: u32, requested: u32, delivered: u32) -> HolderOutcome {
+        HolderOutcome { inode: FILE, holder: Holder { node: NodeId(node), requested, delivered } }
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         for node in 1..=3 {
             table.opened(FILE, FIRST, NodeId(node));
         }
-        table.add_outcomes(&[asked(1, 9, 2), asked(2, 9, 9), asked(3, 9, 8), asked(4, 1, 0)]);
+        table.add_outcomes(&[outcome(1, 9, 2), outcome(2, 9, 9), outcome(3, 9, 8), outcome(4, 1, 0)]);
         table.opened(InodeId(8), FIRST, NodeId(1));
         assert_eq!(table.most_asked(5), [(FILE, 27), (InodeId(8), 0)]);
         assert_eq!(table.most_asked(1), [(FILE, 27)]);
@@ -232,7 +232,7 @@ mod tests {
         let misses: Vec<_> = reported.iter().map(|holder| (holder.node.0, holder.missed())).collect();
         assert_eq!(misses, [(2, 0), (3, 1), (1, 7)]);
         for _ in 0..5000 {
-            table.add_outcomes(&[asked(1, 1, 1)]);
+            table.add_outcomes(&[outcome(1, 1, 1)]);
         }
         let reported = table.opened(FILE, FIRST, NodeId(5));
         let first = reported.iter().find(|holder| holder.node == NodeId(1)).expect("a holder");

@@ -112,7 +112,7 @@ fn every_quantity_is_measured_at_every_size_with_small_and_large_inline_payloads
                 let outcome = outcome.unwrap_or_else(|fault| panic!("{quantity:?} {size}: {fault}"));
                 assert_eq!((outcome.quantity, outcome.size, outcome.repetitions.len()), (quantity, size, 5));
                 assert!(outcome.repetitions.iter().all(|one| one.messages > 0 && one.nanoseconds > 0));
-                assert_eq!(outcome.half_trips.is_some(), quantity == Quantity::Latency);
+                assert_eq!(outcome.one_way.is_some(), quantity == Quantity::Latency);
                 let window = match quantity {
                     Quantity::Latency => 1,
                     Quantity::OneWay | Quantity::BothWays => 20,

@@ -31,7 +31,7 @@ pub(super) async fn measure(meter: &Meter, order: &Order) -> Result<Outcome> {
     }
     let window = run.window;
     let Order { quantity, size, .. } = *order;
-    Ok(Outcome { quantity, size, window, repetitions, half_trips: percentiles(run.latencies_ns) })
+    Ok(Outcome { quantity, size, window, repetitions, one_way: percentiles(run.latencies_ns) })
 }
 
 fn percentiles(mut latencies_ns: Vec<u64>) -> Option<OneWayLatency> {
@@ -171,9 +171,9 @@ impl<'a> Run<'a> {
         for _ in 0..windows {
             let give = Exchange::Give { session: self.session };
             let frames = self.frames.drain(..);
-            let asked: Vec<_> =
+            let calls: Vec<_> =
                 frames.map(|frame| self.meter.ask(self.order.with, give, None, Some(frame))).collect();
-            for (_, bytes) in try_join_all(asked).await? {
+            for (_, bytes) in try_join_all(calls).await? {
                 let bytes = bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "the other node put no data"))?;
                 self.check(&bytes, false)?;
                 self.frames.push(match bytes.into_frame() {

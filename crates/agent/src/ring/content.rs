@@ -3,7 +3,7 @@
 use super::convert::{Refusal, Served, reply_of};
 use super::session::OpenFile;
 use super::view::RingView;
-use super::{Asked, RingFrontend};
+use super::{Call, RingFrontend};
 use crate::arbiter::InFlight;
 use std::sync::Arc;
 use tameike_client::data::Located;
@@ -32,8 +32,8 @@ impl WriteBytes for WindowBytes {
 }
 
 impl WindowBytes {
-    fn of(asked: &Asked, size: u32) -> Self {
-        Self { window: asked.window(), size: size as usize }
+    fn of(call: &Call, size: u32) -> Self {
+        Self { window: call.window(), size: size as usize }
     }
 }
 
@@ -45,7 +45,7 @@ fn begin(open: &OpenFile) -> Served<InFlight> {
 impl<V: Vfs> RingView<V> {
     pub(super) fn read(
         self: Arc<Self>,
-        asked: Asked,
+        call: Call,
         open: Arc<OpenFile>,
         (offset, size): (u64, u32),
         takes: Takes,
@@ -56,7 +56,7 @@ impl<V: Vfs> RingView<V> {
             // Until a grant is made, too: when the kernel opens the file, the agent revokes grants after requests in flight.
             let _in_flight = match begun {
                 Ok(in_flight) => in_flight,
-                Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
+                Err(refusal) => return call.answer(&reply_of(Err(refusal))),
             };
             if takes.stale {
                 view.vfs.drop_location(open.handle, offset);
@@ -64,27 +64,27 @@ impl<V: Vfs> RingView<V> {
             let located = async {
                 if takes.placed { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
             };
-            let asked = match located.await {
+            let call = match located.await {
                 Ok(Some(Located { device, location, range })) => {
-                    match asked.answer_placed(&device, &location, &range) {
+                    match call.answer_placed(&device, &location, &range) {
                         Ok(()) => return,
-                        Err(asked) => asked,
+                        Err(call) => call,
                     }
                 }
-                Ok(None) => asked,
-                Err(fault) => return asked.answer(&reply_of(Err(fault.into()))),
+                Ok(None) => call,
+                Err(fault) => return call.answer(&reply_of(Err(fault.into()))),
             };
             match view.vfs.read(open.handle, offset, size).await {
                 Ok(bytes) => {
                     let grantable = open.grantable.as_ref();
                     let is_granted = grantable.is_some_and(|file| file.grant(offset, bytes.len(), size));
                     if is_granted && takes.lent {
-                        asked.answer(&Reply::Lent(bytes.len() as u32));
+                        call.answer(&Reply::Lent(bytes.len() as u32));
                     } else {
-                        asked.answer_with(&bytes);
+                        call.answer_with(&bytes);
                     }
                 }
-                Err(fault) => asked.answer(&reply_of(Err(fault.into()))),
+                Err(fault) => call.answer(&reply_of(Err(fault.into()))),
             }
         });
     }
@@ -114,34 +114,34 @@ impl<V: Vfs> RingView<V> {
     }
 
     /// Writes on the serving thread as far as that need not wait.
-    pub(super) fn write(&self, asked: Asked, open: &OpenFile, (offset, size): (u64, u32)) {
+    pub(super) fn write(&self, call: Call, open: &OpenFile, (offset, size): (u64, u32)) {
         let in_flight = match self.begin_write(open) {
             Ok(in_flight) => in_flight,
-            Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
+            Err(refusal) => return call.answer(&reply_of(Err(refusal))),
         };
-        let bytes = WindowBytes::of(&asked, size);
+        let bytes = WindowBytes::of(&call, size);
         let (vfs, handle) = (self.vfs.clone(), open.handle);
         let done = move |written: Result<()>| {
             vfs.mark_pages_stale(handle);
             drop(in_flight);
             let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
-            asked.answer(&reply_of(written));
+            call.answer(&reply_of(written));
         };
         self.backlog.write(&self.tasks, &self.vfs, (handle, WriteAt::Offset(offset), &bytes), done);
     }
 
-    pub(super) fn append(self: Arc<Self>, asked: Asked, open: &OpenFile, size: u32) {
+    pub(super) fn append(self: Arc<Self>, call: Call, open: &OpenFile, size: u32) {
         let in_flight = match self.begin_write(open) {
             Ok(in_flight) => in_flight,
-            Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
+            Err(refusal) => return call.answer(&reply_of(Err(refusal))),
         };
-        let (view, handle, bytes) = (self.clone(), open.handle, WindowBytes::of(&asked, size));
+        let (view, handle, bytes) = (self.clone(), open.handle, WindowBytes::of(&call, size));
         let done = move |written: Result<()>| {
             let this = view.clone();
             view.tasks.spawn(async move {
                 let reply = this.appended(handle, size, written).await;
                 drop(in_flight);
-                asked.answer(&reply_of(reply));
+                call.answer(&reply_of(reply));
             });
         };
         self.backlog.write(&self.tasks, &self.vfs, (handle, WriteAt::End, &bytes), done);

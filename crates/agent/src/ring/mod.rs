@@ -40,7 +40,7 @@ pub(crate) use frame_grants::RingFrameGrants;
 pub(crate) use listening::Ring;
 pub(crate) use shown::ShownView;
 
-type Asked = tameike_ring::server::Asked<RingFrontend>;
+type Call = tameike_ring::server::Call<RingFrontend>;
 
 /// Programs that have ended and whose files are not closed yet.
 #[derive(Default)]
@@ -151,18 +151,18 @@ impl Handler for RingFrontend {
         Session::new(peer)
     }
 
-    fn serve(&self, asked: Asked) {
-        let Some(request) = asked.request() else { return asked.answer(&Reply::Declined) };
+    fn serve(&self, call: Call) {
+        let Some(request) = call.request() else { return call.answer(&Reply::Declined) };
         if let Some(handle) = handle_of(&request) {
-            let open = asked.session().get(handle);
+            let open = call.session().get(handle);
             let Some((view, open)) = open.and_then(|open| Some((self.view(open.view)?, open))) else {
-                return asked.answer(&Reply::Failed(Errno::EBADF.0));
+                return call.answer(&Reply::Failed(Errno::EBADF.0));
             };
-            return view.serve_open(asked, request, open);
+            return view.serve_open(call, request, open);
         }
         match view_of(&request).and_then(|view| self.view(view.into())) {
-            Some(view) => view.serve_path(asked, request),
-            None => asked.answer(&Reply::Declined),
+            Some(view) => view.serve_path(call, request),
+            None => call.answer(&Reply::Declined),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Requests with paths.
 
-use super::Asked;
+use super::Call;
 use super::convert::{Refusal, Served, Wanted, rename_mode, status_of};
 use super::directory_cache::{Directory, Lookup};
 use super::session::{OpenFile, Session};
@@ -31,8 +31,8 @@ fn may_open(session: &Session, attr: &Attr, mode: OpenMode) -> bool {
 }
 
 impl<V: Vfs> RingView<V> {
-    pub(super) async fn status_at(&self, asked: &Asked, path: &Path, follow: bool) -> Served {
-        let PathTarget { dir, name } = self.walk(asked.session(), path.at, asked.name(path)).await?;
+    pub(super) async fn status_at(&self, call: &Call, path: &Path, follow: bool) -> Served {
+        let PathTarget { dir, name } = self.walk(call.session(), path.at, call.name(path)).await?;
         let Some(name) = name else {
             let attr = self.vfs.getattr(dir.file).await?;
             return Ok(Reply::Status(status_of(dir.file, &attr)));
@@ -46,10 +46,10 @@ impl<V: Vfs> RingView<V> {
         Ok(Reply::Status(status_of(found.file, &found.attr)))
     }
 
-    pub(super) async fn open(&self, asked: &Asked, path: &Path, flags: i32, mode: u32) -> Served {
+    pub(super) async fn open(&self, call: &Call, path: &Path, flags: i32, mode: u32) -> Served {
         let wanted = Wanted::of(flags).ok_or(Refusal::Declined)?;
-        let session = asked.session();
-        let PathTarget { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let session = call.session();
+        let PathTarget { dir, name } = self.walk(session, path.at, call.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
         if !session.can_open() {
             return Err(Refusal::Declined);
@@ -158,9 +158,9 @@ impl<V: Vfs> RingView<V> {
         NewInode { kind, mode, uid, gid, rdev: 0, layout: Layout::default(), symlink: Vec::new() }
     }
 
-    pub(super) async fn make_dir(&self, asked: &Asked, path: &Path, mode: u32) -> Served {
-        let session = asked.session();
-        let PathTarget { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+    pub(super) async fn make_dir(&self, call: &Call, path: &Path, mode: u32) -> Served {
+        let session = call.session();
+        let PathTarget { dir, name } = self.walk(session, path.at, call.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
         let bits = (mode & 0o7777) as u16;
         if bits & !0o777 != 0 || !may_change(session, &dir.attr) || dir.attr.mode & S_ISGID != 0 {
@@ -173,9 +173,9 @@ impl<V: Vfs> RingView<V> {
         Ok(Reply::Done)
     }
 
-    pub(super) async fn unlink(&self, asked: &Asked, path: &Path) -> Served {
-        let session = asked.session();
-        let PathTarget { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+    pub(super) async fn unlink(&self, call: &Call, path: &Path) -> Served {
+        let session = call.session();
+        let PathTarget { dir, name } = self.walk(session, path.at, call.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
         self.removable(session, &dir, name).await?.ok_or(Errno::ENOENT)?;
         self.vfs.unlink(dir.file, name).await?;
@@ -183,11 +183,11 @@ impl<V: Vfs> RingView<V> {
         Ok(Reply::Done)
     }
 
-    pub(super) async fn rename(&self, asked: &Asked, (from, to): (&Path, &Path), flags: u32) -> Served {
+    pub(super) async fn rename(&self, call: &Call, (from, to): (&Path, &Path), flags: u32) -> Served {
         let mode = rename_mode(flags).ok_or(Refusal::Declined)?;
-        let session = asked.session();
-        let source = self.walk(session, from.at, asked.name(from)).await?;
-        let target = self.walk(session, to.at, asked.second_name(from)).await?;
+        let session = call.session();
+        let source = self.walk(session, from.at, call.name(from)).await?;
+        let target = self.walk(session, to.at, call.second_name(from)).await?;
         let (Some(name), Some(new_name)) = (source.name, target.name) else {
             return Err(Refusal::Declined);
         };

@@ -3,7 +3,7 @@
 use super::convert::{Refusal, Served, reply_of, status_of};
 use super::directory_cache::{DirectoryCache, Lookup};
 use super::session::OpenFile;
-use super::{Asked, Ending, ShownView};
+use super::{Call, Ending, ShownView};
 use crate::arbiter::Arbiter;
 use crate::fuse::{Tasks, WriteBacklog};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tameike_ring::message::{Reply, Request};
 
 /// A view of any type.
 pub(super) trait AnyView: Send + Sync + 'static {
-    fn serve_path(self: Arc<Self>, asked: Asked, request: Request);
-    fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
+    fn serve_path(self: Arc<Self>, call: Call, request: Request);
+    fn serve_open(self: Arc<Self>, call: Call, request: Request, open: Arc<OpenFile>);
     /// Closes a file that the program did not change, without a reply.
     fn close_unchanged(self: Arc<Self>, open: Arc<OpenFile>);
     /// Closes a file whose program has ended.
@@ -40,13 +40,13 @@ impl<V: Vfs> RingView<V> {
         self.tasks.runtime().clock.monotonic()
     }
 
-    async fn at_path(&self, asked: &Asked, request: Request) -> Served {
+    async fn at_path(&self, call: &Call, request: Request) -> Served {
         match request {
-            Request::Open { path, flags, mode } => self.open(asked, &path, flags, mode).await,
-            Request::StatusAt { path, follow } => self.status_at(asked, &path, follow).await,
-            Request::Unlink { path } => self.unlink(asked, &path).await,
-            Request::MakeDir { path, mode } => self.make_dir(asked, &path, mode).await,
-            Request::Rename { from, to, flags } => self.rename(asked, (&from, &to), flags).await,
+            Request::Open { path, flags, mode } => self.open(call, &path, flags, mode).await,
+            Request::StatusAt { path, follow } => self.status_at(call, &path, follow).await,
+            Request::Unlink { path } => self.unlink(call, &path).await,
+            Request::MakeDir { path, mode } => self.make_dir(call, &path, mode).await,
+            Request::Rename { from, to, flags } => self.rename(call, (&from, &to), flags).await,
             _ => Err(Refusal::Declined),
         }
     }
@@ -78,11 +78,11 @@ impl<V: Vfs> RingView<V> {
         drop(Lookup::new(&self.vfs, open.file));
     }
 
-    fn close(self: Arc<Self>, asked: Asked, open: Arc<OpenFile>) {
+    fn close(self: Arc<Self>, call: Call, open: Arc<OpenFile>) {
         let view = self.clone();
         self.tasks.spawn(async move {
             let flushed = view.flush(&open).await;
-            asked.answer(&reply_of(flushed.map(|()| Reply::Done).map_err(Refusal::Fault)));
+            call.answer(&reply_of(flushed.map(|()| Reply::Done).map_err(Refusal::Fault)));
             view.release(&open).await;
         });
     }
@@ -95,37 +95,37 @@ impl<V: Vfs> RingView<V> {
         self.release(open).await;
     }
 
-    fn hand_over(&self, asked: Asked, open: &OpenFile) {
+    fn hand_over(&self, call: Call, open: &OpenFile) {
         let name = open.name.get_or_init(|| self.arbiter.hand_over(open.file));
-        asked.answer_with(name);
+        call.answer_with(name);
     }
 }
 
 impl<V: Vfs> AnyView for RingView<V> {
-    fn serve_path(self: Arc<Self>, asked: Asked, request: Request) {
+    fn serve_path(self: Arc<Self>, call: Call, request: Request) {
         let view = self.clone();
         self.tasks.spawn(async move {
-            let served = view.at_path(&asked, request).await;
-            asked.answer(&reply_of(served));
+            let served = view.at_path(&call, request).await;
+            call.answer(&reply_of(served));
         });
     }
 
-    fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>) {
+    fn serve_open(self: Arc<Self>, call: Call, request: Request, open: Arc<OpenFile>) {
         match request {
-            Request::Read { offset, size, takes, .. } => self.read(asked, open, (offset, size), takes),
-            Request::Write { offset, size, .. } => self.write(asked, &open, (offset, size)),
-            Request::Append { size, .. } => self.append(asked, &open, size),
-            Request::HandOver { .. } => self.hand_over(asked, &open),
-            Request::Close { handle } => match asked.session().remove(handle) {
-                Some(open) => self.close(asked, open),
+            Request::Read { offset, size, takes, .. } => self.read(call, open, (offset, size), takes),
+            Request::Write { offset, size, .. } => self.write(call, &open, (offset, size)),
+            Request::Append { size, .. } => self.append(call, &open, size),
+            Request::HandOver { .. } => self.hand_over(call, &open),
+            Request::Close { handle } => match call.session().remove(handle) {
+                Some(open) => self.close(call, open),
                 // Another thread has closed it.
-                None => asked.answer(&Reply::Failed(Errno::EBADF.0)),
+                None => call.answer(&Reply::Failed(Errno::EBADF.0)),
             },
             _ => {
                 let view = self.clone();
                 self.tasks.spawn(async move {
                     let served = view.about(request, &open).await;
-                    asked.answer(&reply_of(served));
+                    call.answer(&reply_of(served));
                 });
             }
         }

@@ -36,13 +36,13 @@ pub unsafe extern "C" fn tameike_agg_open(
     done(|| {
         check_memory(file, 1)?;
         let access = flags & libc::O_ACCMODE;
-        let asked = OpenFlags {
+        let options = OpenFlags {
             write: access != libc::O_RDONLY,
             create: flags & libc::O_CREAT != 0,
             exclusive: flags & libc::O_EXCL != 0,
             truncate: flags & libc::O_TRUNC != 0,
         };
-        let open = |session: &Session, path: &[u8]| session.open_file(path, asked, (mode & 0o7777) as u16);
+        let open = |session: &Session, path: &[u8]| session.open_file(path, options, (mode & 0o7777) as u16);
         // SAFETY: by the contract of the function.
         let opened = unsafe { on_path(container, path, open)? };
         // SAFETY: the pointer came from `Arc::into_raw`, and was not taken.

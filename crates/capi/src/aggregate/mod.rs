@@ -195,9 +195,9 @@ fn open_session(
         let rank = u32::try_from(options.rank).ok()?;
         Some(Rank { rank, size: options.size, is_guess: false })
     });
-    let asked = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
-    let is_collective = given.is_some() && asked(|options| options.is_collective).is_some();
-    let subfiles = asked(|options| options.subfiles);
+    let option = |value: fn(&AggregateOptions) -> u32| options.map(value).filter(|value| *value > 0);
+    let is_collective = given.is_some() && option(|options| options.is_collective).is_some();
+    let subfiles = option(|options| options.subfiles);
     let is_alone = is_collective && given.is_some_and(|rank| rank.size == 1);
     // Several ranks use several files already.
     let streams = if is_alone { subfiles.map_or(STREAMS, |most| STREAMS.min(most as usize - 1)) } else { 0 };
@@ -217,7 +217,7 @@ fn open_session(
         openness: Permissions::ByUmask,
         is_read_only,
         look_again: Refresh::Automatic,
-        block_size: asked(|options| options.block_size)
+        block_size: option(|options| options.block_size)
             .or_else(|| makes.then(|| block_size_of(dir, are_in_turn))),
         subfiles,
         codec,

@@ -38,7 +38,7 @@ pub fn name(quantity: Quantity) -> &'static str {
 
 /// Returns the median: one-way latency in microseconds ([`Quantity::Latency`]), else bandwidth in 10^6 bytes per second.
 fn median(outcome: &Outcome) -> f64 {
-    if let Some(trips) = outcome.half_trips {
+    if let Some(trips) = outcome.one_way {
         return trips.median as f64 / 1000.0;
     }
     let figure = |one: &Repetition| {
@@ -78,7 +78,7 @@ impl Series {
     fn row(&self, size: u32) -> [String; 7] {
         let none = || "-".to_owned();
         let of = |quantity| self.find(quantity, size).map_or_else(none, |one| figure(median(one)));
-        let latency = self.find(Quantity::Latency, size).and_then(|one| one.half_trips);
+        let latency = self.find(Quantity::Latency, size).and_then(|one| one.one_way);
         [
             show(size.into()),
             of(Quantity::Latency),
@@ -194,13 +194,13 @@ mod tests {
     fn network() -> Network {
         let outcome = |quantity, size: u32| {
             let one = |nanoseconds| Repetition { messages: 100, nanoseconds };
-            let half_trips = OneWayLatency { median: 2000, p90: 3000, p99: 40_000, longest: 50_000 };
+            let one_way = OneWayLatency { median: 2000, p90: 3000, p99: 40_000, longest: 50_000 };
             Outcome {
                 quantity,
                 size,
                 window: 64,
                 repetitions: vec![one(900_000), one(200_000), one(100_000)],
-                half_trips: (quantity == Quantity::Latency).then_some(half_trips),
+                one_way: (quantity == Quantity::Latency).then_some(one_way),
             }
         };
         let all = |size| Quantity::ALL.map(|quantity| outcome(quantity, size));

@@ -151,7 +151,7 @@ impl AgentControl for Recording {
 
     fn measure(&self, order: Order) -> Result<Outcome> {
         let Order { quantity, size, window, .. } = order;
-        Ok(Outcome { quantity, size, window, repetitions: Vec::new(), half_trips: None })
+        Ok(Outcome { quantity, size, window, repetitions: Vec::new(), one_way: None })
     }
 
     fn stop(&self, _grace: Duration, _drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {

@@ -117,8 +117,11 @@ impl CacheView {
         made: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
         let coordinator = self.cluster.inode_home(inode);
-        let asked = self.engine.reports().take(coordinator);
-        match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked, holds, made }).await? {
+        let holder_outcomes = self.engine.reports().take(coordinator);
+        match self
+            .ask(coordinator, CacheRequest::Open { inode, path, stamp, holder_outcomes, holds, made })
+            .await?
+        {
             CacheReply::Opened { state, holders } => Ok((state, holders)),
             other => Err(unexpected_reply(&other)),
         }

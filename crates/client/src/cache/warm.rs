@@ -204,15 +204,15 @@ impl CacheView {
             let home = self.cluster.unit_home(Layout::Striped, UnitId { inode, index });
             by_home.entry(home).or_default().push(index);
         }
-        let mut asked = Vec::new();
+        let mut calls = Vec::new();
         for (home, units) in by_home {
             let (size, generation, path) = (known.size, known.generation, path.to_vec());
             let loading = warming.number;
             let request = UnitRequest::Load { inode, units, size, generation, path, loading };
-            asked.push(self.rpc.call(home, Request::Unit(request), None, None));
+            calls.push(self.rpc.call(home, Request::Unit(request), None, None));
         }
         let mut sum = 0;
-        for answer in try_join_all(asked).await? {
+        for answer in try_join_all(calls).await? {
             match answer.reply {
                 Reply::Unit(UnitReply::Loaded { held, left_out }) => {
                     warming.so_far.lock().bytes += held;

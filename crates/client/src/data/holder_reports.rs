@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::limits::HOLDER_REPORTS_MAX;
-use tameike_core::wire::holders::{Asked, Holder};
+use tameike_core::wire::holders::{Holder, HolderOutcome};
 use tameike_core::{InodeId, NodeId};
 
 /// Limit on unreported pairs of file and holder, some 50 bytes each. Beyond it, the report for one home is dropped.
@@ -21,10 +21,10 @@ struct Unreported {
 }
 
 impl Unreported {
-    fn take(&mut self, home: NodeId) -> impl Iterator<Item = Asked> + use<> {
+    fn take(&mut self, home: NodeId) -> impl Iterator<Item = HolderOutcome> + use<> {
         let files = self.homes.remove(&home).unwrap_or_default();
         self.count -= files.len();
-        files.into_iter().map(|((inode, _), holder)| Asked { inode, holder })
+        files.into_iter().map(|((inode, _), holder)| HolderOutcome { inode, holder })
     }
 }
 
@@ -49,7 +49,7 @@ impl HolderReports {
     }
 
     /// Takes the report for a home; the next message to that home carries it.
-    pub fn take(&self, home: NodeId) -> Vec<Asked> {
+    pub fn take(&self, home: NodeId) -> Vec<HolderOutcome> {
         self.0.lock().take(home).collect()
     }
 }

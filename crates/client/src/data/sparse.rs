@@ -67,12 +67,12 @@ impl SpaceClient {
         self.writer.leave_inline(file).await?;
         let turns = self.homes.turns(file, bytes.start);
         let step = turns.len() as u64;
-        let asked = turns.iter().filter(|(_, start)| *start < bytes.end).map(|&(node, start)| {
+        let calls = turns.iter().filter(|(_, start)| *start < bytes.end).map(|&(node, start)| {
             file.add_unsynced([node]);
             let request = UnitRequest::Space { inode: file.inode, change, start, end: bytes.end, step };
             self.homes.ask(node, Request::Unit(request))
         });
-        try_join_all(asked).await?;
+        try_join_all(calls).await?;
         let end = if grows { bytes.end } else { 0 };
         let now = self.homes.runtime.now();
         let (version, _) = self.homes.commit(&Home::Inode, file.inode, (end, true), now).await?;
@@ -119,14 +119,14 @@ impl SpaceClient {
     /// Returns the file's space in blocks of `st_blocks`: the space at its homes and this node's unsent bytes. For a cached file, that of
     /// its dirty bytes.
     pub(crate) async fn usage(&self, inode: InodeId, layout: Layout) -> Result<u64> {
-        let asked = self.homes.cluster().unit_homes(layout, inode).into_iter().map(|node| async move {
+        let calls = self.homes.cluster().unit_homes(layout, inode).into_iter().map(|node| async move {
             let answer = self.homes.ask(node, Request::Unit(UnitRequest::Usage { inode })).await?;
             match answer.reply {
                 Reply::Unit(UnitReply::Usage(bytes)) => Ok(bytes),
                 other => Err(unexpected_reply(&other)),
             }
         });
-        let at_homes: u64 = try_join_all(asked).await?.into_iter().sum();
+        let at_homes: u64 = try_join_all(calls).await?.into_iter().sum();
         Ok(at_homes / 512)
     }
 }

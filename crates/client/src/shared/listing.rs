@@ -43,7 +43,7 @@ impl SharedView {
             let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, sharded };
             let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
             let corrected = replies.iter().find_map(|reply| match reply {
-                MetaReply::Width { sharded } => Some(*sharded),
+                MetaReply::Sharding { sharded } => Some(*sharded),
                 _ => None,
             });
             match corrected {
@@ -132,7 +132,7 @@ mod tests {
         ) -> BoxFuture<'static, Result<Answer>> {
             let reply = match request {
                 Request::Meta(MetaRequest::ReadDir { sharded: false, .. }) => {
-                    MetaReply::Width { sharded: true }
+                    MetaReply::Sharding { sharded: true }
                 }
                 Request::Meta(MetaRequest::ReadDir { after, limit, .. }) => self.part(to, after, limit),
                 Request::Meta(MetaRequest::DirStat { .. }) => MetaReply::DirStat(DirStat::default()),

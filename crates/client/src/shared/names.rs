@@ -37,7 +37,7 @@ impl SharedView {
             let sharded = self.directories.is_sharded(entry.dir);
             let home = self.cluster.entry_home(entry.dir, entry.offset(), sharded);
             match self.ask(home, request(sharded)).await? {
-                MetaReply::Width { sharded } => self.directories.set_sharded(entry.dir, sharded),
+                MetaReply::Sharding { sharded } => self.directories.set_sharded(entry.dir, sharded),
                 reply => return Ok((home, reply)),
             }
         }

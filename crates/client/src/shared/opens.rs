@@ -183,8 +183,8 @@ impl Closer {
         };
         let accesses = closed.iter().filter_map(|(inode, closed)| Some((*inode, closed.read?))).collect();
         let opens = closed.into_iter().map(|(_, closed)| closed).collect();
-        let asked = self.reports.take(home);
-        Some((MetaRequest::Close { node: self.rpc.local(), opens, undone, asked }, accesses))
+        let holder_outcomes = self.reports.take(home);
+        Some((MetaRequest::Close { node: self.rpc.local(), opens, undone, holder_outcomes }, accesses))
     }
 
     /// Sends a batch until the home answers. Returns true if the home accepted it.

@@ -185,7 +185,7 @@ pub enum AdminRequest {
     /// State of these files on the node, at most [`FILES_ASKED_MAX`].
     Files(Vec<InodeId>),
     /// The files in this node's cache table whose holders got the most requests.
-    MostAsked {
+    MostRequested {
         /// Number of files.
         count: u32,
     },
@@ -199,7 +199,7 @@ impl AdminRequest {
             | Self::Status
             | Self::Failed { .. }
             | Self::Files(_)
-            | Self::MostAsked { .. } => true,
+            | Self::MostRequested { .. } => true,
             Self::Exchange(exchange) => exchange.is_read_only(),
         }
     }
@@ -219,5 +219,5 @@ pub enum AdminReply {
     /// In the order of the request.
     Files(Vec<FileHeld>),
     /// Files with the number of requests to their holders, in descending order.
-    MostAsked(Vec<(InodeId, u64)>),
+    MostRequested(Vec<(InodeId, u64)>),
 }

@@ -6,7 +6,7 @@
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId};
 use crate::receipt::Receipt;
-use crate::wire::holders::{Asked, Holder};
+use crate::wire::holders::{Holder, HolderOutcome};
 use crate::wire::space::SpaceChange;
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ pub enum CacheRequest {
         /// Current stamp of the shared file.
         stamp: Stamp,
         /// Results of requests to holders of files of this coordinator.
-        asked: Vec<Asked>,
+        holder_outcomes: Vec<HolderOutcome>,
         /// Whether the node will have bytes of the file in memory.
         holds: bool,
         /// Whether the node has just created the file: older data of this inode number belongs to another file.

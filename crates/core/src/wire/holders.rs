@@ -26,7 +26,7 @@ impl Holder {
 
 /// Requests of a node to a holder since its last report to the file's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct HolderOutcome {
     /// The file.
     pub inode: InodeId,
     /// The holder, with the counts of the reporting node.

@@ -99,7 +99,7 @@ pub struct Outcome {
     /// The repetitions, without warm-up.
     pub repetitions: Vec<Repetition>,
     /// Latencies, for [`Quantity::Latency`].
-    pub half_trips: Option<OneWayLatency>,
+    pub one_way: Option<OneWayLatency>,
 }
 
 /// A message of the measuring agent to the other one. A session number determines all bytes, and the receiver verifies

@@ -13,7 +13,7 @@ use crate::attr::{AttrChange, FileKind, Timestamp};
 use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
 pub use crate::ids::{OpenId, Opener};
 use crate::placement::Layout;
-use crate::wire::holders::Asked;
+use crate::wire::holders::HolderOutcome;
 use serde::{Deserialize, Serialize};
 
 /// A name in a directory.
@@ -274,7 +274,7 @@ pub enum MetaRequest {
         /// Opens for which the node got no reply; they must not happen later either.
         undone: Vec<OpenId>,
         /// Results of requests to holders of files of this home.
-        asked: Vec<Asked>,
+        holder_outcomes: Vec<HolderOutcome>,
     },
     /// Moves inline content to units, so that the file can grow.
     Spill {

@@ -10,7 +10,7 @@ use super::call::Run;
 use super::client::{ClientReply, ClientRequest};
 use super::codec::{decode, decode_first, encode};
 use super::endpoint::Endpoint;
-use super::holders::{Asked, Holder};
+use super::holders::{Holder, HolderOutcome};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::measure::{Exchange, ExchangeReply};
 use super::meta::{
@@ -43,7 +43,7 @@ const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NO
 const STATE: CacheState =
     CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true, removing: false };
 const HOLDER: Holder = Holder { node: NODE, requested: 300, delivered: 2 };
-const ASKED: Asked = Asked { inode: INODE, holder: HOLDER };
+const HOLDER_OUTCOME: HolderOutcome = HolderOutcome { inode: INODE, holder: HOLDER };
 const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, sharded: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
 const OWNER: LockOwner = LockOwner { node: NODE, number: 130 };
@@ -182,7 +182,7 @@ fn requests_to_the_metadata_service() {
                     Closed { open: OpenId(5), read: Some(NOW) },
                 ],
                 undone: vec![OpenId(7)],
-                asked: vec![ASKED],
+                holder_outcomes: vec![HOLDER_OUTCOME],
             },
             "08c80102ac0200050103ac02010701838404c801ac0202",
         ),
@@ -236,8 +236,8 @@ fn replies_of_the_metadata_service() {
             "07ac0283840400a40301e8076400ac020803ac0203ac0203ac020903c8010101",
         ),
         (MetaReply::Parent(INODE), "08838404"),
-        (MetaReply::Settled { applied: true }, "0901"),
-        (MetaReply::Width { sharded: true }, "0a01"),
+        (MetaReply::UndoOutcome { applied: true }, "0901"),
+        (MetaReply::Sharding { sharded: true }, "0a01"),
         (MetaReply::DirChanged(STAT), "0bac020203ac0201"),
     ]);
 }
@@ -493,7 +493,7 @@ fn requests_to_coordinators() {
                 inode: INODE,
                 path: b"p".to_vec(),
                 stamp: STAMP,
-                asked: vec![ASKED],
+                holder_outcomes: vec![HOLDER_OUTCOME],
                 holds: true,
                 made: true,
             },
@@ -582,7 +582,7 @@ fn requests_to_agents() {
         (AdminRequest::Exchange(Exchange::Send { session: 300, windows: 2, window: 64 }), "0304ac020240"),
         (AdminRequest::Exchange(Exchange::End), "0305"),
         (AdminRequest::Files(vec![INODE]), "0401838404"),
-        (AdminRequest::MostAsked { count: 300 }, "05ac02"),
+        (AdminRequest::MostRequested { count: 300 }, "05ac02"),
     ]);
 }
 
@@ -610,7 +610,7 @@ fn replies_of_agents() {
             }]),
             "0401ac02050101090102ac02040161",
         ),
-        (AdminReply::MostAsked(vec![(INODE, 300)]), "0501838404ac02"),
+        (AdminReply::MostRequested(vec![(INODE, 300)]), "0501838404ac02"),
     ]);
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use tameike_io::os::system::System;
 use tameike_ring::client::Start;
 use tameike_ring::message::{Reply, Request};
-use tameike_ring::server::{Asked, Handler, NameTable, Peer, Server};
+use tameike_ring::server::{Call, Handler, NameTable, Peer, Server};
 
 /// Files of one program.
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub struct Directory {
     root: PathBuf,
     last: AtomicU64,
     /// Number of requests; every `declines_each`th is declined.
-    asked: AtomicU64,
+    requests: AtomicU64,
     declines_each: u64,
 }
 
@@ -67,29 +67,29 @@ impl Directory {
         Ok((rustix::fs::openat2(self.start(at)?, above, flags, Mode::empty(), resolve)?, name))
     }
 
-    fn reply(&self, asked: &Asked<Self>) -> Outcome {
-        let Some(request) = asked.request() else { return Ok(Reply::Declined) };
+    fn reply(&self, call: &Call<Self>) -> Outcome {
+        let Some(request) = call.request() else { return Ok(Reply::Declined) };
         match request {
             Request::Open { path, flags, mode } => {
-                self.open(asked.session(), path.at, asked.name(&path), flags, mode)
+                self.open(call.session(), path.at, call.name(&path), flags, mode)
             }
             Request::StatusAt { path, follow } => {
-                let (parent, name) = self.parent(path.at, asked.name(&path))?;
+                let (parent, name) = self.parent(path.at, call.name(&path))?;
                 let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 let declined = follow && FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
                 Ok(if declined { Reply::Declined } else { Reply::Status((&found).into()) })
             }
             Request::Unlink { path } => {
-                let (parent, name) = self.parent(path.at, asked.name(&path))?;
+                let (parent, name) = self.parent(path.at, call.name(&path))?;
                 rustix::fs::unlinkat(parent, name, AtFlags::empty()).map(|()| Reply::Done)
             }
             Request::MakeDir { path, mode } => {
-                let (parent, name) = self.parent(path.at, asked.name(&path))?;
+                let (parent, name) = self.parent(path.at, call.name(&path))?;
                 rustix::fs::mkdirat(parent, name, Mode::from_bits_retain(mode)).map(|()| Reply::Done)
             }
             Request::Rename { from, to, flags } => {
-                let (source, name) = self.parent(from.at, asked.name(&from))?;
-                let (target, new) = self.parent(to.at, asked.second_name(&from))?;
+                let (source, name) = self.parent(from.at, call.name(&from))?;
+                let (target, new) = self.parent(to.at, call.second_name(&from))?;
                 let found = rustix::fs::statat(&source, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
                     return Ok(Reply::Declined);
@@ -97,7 +97,7 @@ impl Directory {
                 let flags = RenameFlags::from_bits_retain(flags);
                 rustix::fs::renameat_with(source, name, target, new, flags).map(|()| Reply::Done)
             }
-            _ => self.reply_on_file(asked, &request),
+            _ => self.reply_on_file(call, &request),
         }
     }
 
@@ -118,11 +118,11 @@ impl Directory {
         Ok(Reply::Opened { handle, key: None, status })
     }
 
-    fn reply_on_file(&self, asked: &Asked<Self>, request: &Request) -> Outcome {
-        let file = |handle: &u64| asked.session().file(*handle);
+    fn reply_on_file(&self, call: &Call<Self>, request: &Request) -> Outcome {
+        let file = |handle: &u64| call.session().file(*handle);
         let window = |size: u32| {
             let mut bytes = vec![0; size as usize];
-            asked.window().copy_to(0, &mut bytes);
+            call.window().copy_to(0, &mut bytes);
             bytes
         };
         Ok(match request {
@@ -149,7 +149,7 @@ impl Directory {
                 Reply::Offset(rustix::fs::seek(&file(handle)?.descriptor, to)?)
             }
             Request::Close { handle } => {
-                let closed = asked.session().files.lock().expect("no panic").remove(handle);
+                let closed = call.session().files.lock().expect("no panic").remove(handle);
                 self.forget(closed.ok_or(Errno::BADF)?.as_ref());
                 Reply::Done
             }
@@ -157,10 +157,10 @@ impl Directory {
         })
     }
 
-    fn hand_over(&self, asked: Asked<Self>, handle: u64) {
-        let file = match asked.session().file(handle) {
+    fn hand_over(&self, call: Call<Self>, handle: u64) {
+        let file = match call.session().file(handle) {
             Ok(file) => file,
-            Err(error) => return asked.answer(&Reply::Failed(error.raw_os_error())),
+            Err(error) => return call.answer(&Reply::Failed(error.raw_os_error())),
         };
         let mut name = file.handed_over.lock().expect("no panic");
         if name.is_none() {
@@ -169,7 +169,7 @@ impl Directory {
             std::os::unix::fs::symlink(target, self.root.join(&given)).expect("it is new");
             *name = Some(given);
         }
-        asked.answer_with(name.as_deref().unwrap_or_default().as_bytes());
+        call.answer_with(name.as_deref().unwrap_or_default().as_bytes());
     }
 
     /// Removes a file's handover name.
@@ -187,31 +187,31 @@ impl Handler for Directory {
         Session::default()
     }
 
-    fn serve(&self, asked: Asked<Self>) {
-        let count = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        match asked.request() {
-            Some(Request::HandOver { handle }) => return self.hand_over(asked, handle),
+    fn serve(&self, call: Call<Self>) {
+        let count = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
+        match call.request() {
+            Some(Request::HandOver { handle }) => return self.hand_over(call, handle),
             Some(Request::Close { .. }) => {}
             _ if self.declines_each > 0 && count.is_multiple_of(self.declines_each) => {
-                return asked.answer(&Reply::Declined);
+                return call.answer(&Reply::Declined);
             }
             Some(Request::Read { handle, offset, size, .. }) => {
-                let file = asked.session().file(handle);
+                let file = call.session().file(handle);
                 let mut bytes = vec![0; size as usize];
                 let read = file.and_then(|file| fill(&file.descriptor, &mut bytes, offset));
                 return match read {
-                    Ok(count) => asked.answer_with(&bytes[..count]),
-                    Err(error) => asked.answer(&Reply::Failed(error.raw_os_error())),
+                    Ok(count) => call.answer_with(&bytes[..count]),
+                    Err(error) => call.answer(&Reply::Failed(error.raw_os_error())),
                 };
             }
             _ => {}
         }
-        let reply = match self.reply(&asked) {
+        let reply = match self.reply(&call) {
             Ok(reply) => reply,
             Err(Errno::LOOP | Errno::XDEV) => Reply::Declined,
             Err(error) => Reply::Failed(error.raw_os_error()),
         };
-        asked.answer(&reply);
+        call.answer(&reply);
     }
 
     fn left(&self, session: &Session, handle: u64) {
@@ -269,8 +269,8 @@ impl Bed {
         std::fs::create_dir(&view).expect("it is new");
         std::fs::create_dir(dir.path().join("plain")).expect("it is new");
         let system = System::start(1).expect("a system");
-        let (last, asked) = Default::default();
-        let handler = Arc::new(Directory { root: view.clone(), last, asked, declines_each });
+        let (last, requests) = Default::default();
+        let handler = Arc::new(Directory { root: view.clone(), last, requests, declines_each });
         let user = rustix::process::geteuid().as_raw();
         let views = vec![view.as_os_str().as_bytes().to_vec()];
         let names = NameTable::new().expect("memory");
@@ -289,8 +289,8 @@ impl Bed {
     }
 
     /// Returns the number of requests.
-    pub fn asked(&self) -> u64 {
-        self.handler.asked.load(Ordering::SeqCst)
+    pub fn requests(&self) -> u64 {
+        self.handler.requests.load(Ordering::SeqCst)
     }
 
     /// Stops the agent.
@@ -298,13 +298,17 @@ impl Bed {
         self.server.stop();
     }
 
-    /// Checks that a program printed the same in both directories, left the same files, and made more than `asked_min` requests.
-    pub fn compare(&self, printed: &str, expected: &str, asked_min: u64) {
+    /// Checks that a program printed the same in both directories, left the same files, and made more than `requests_min` requests.
+    pub fn compare(&self, printed: &str, expected: &str, requests_min: u64) {
         for (line, (printed, expected)) in printed.lines().zip(expected.lines()).enumerate() {
             assert_eq!(printed, expected, "line {}", line + 1);
         }
         assert_eq!(printed, expected);
-        assert!(self.asked() > asked_min, "only {} requests: the kernel served the calls", self.asked());
+        assert!(
+            self.requests() > requests_min,
+            "only {} requests: the kernel served the calls",
+            self.requests()
+        );
         self.server.settle();
         assert_eq!(tree(&self.view()), tree(&self.plain()));
     }

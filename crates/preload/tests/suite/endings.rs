@@ -15,7 +15,7 @@ fn without_a_ring_the_library_does_nothing() {
         let bed = Bed::new(0);
         let expected = run(&mut bed.without(&program));
         assert_eq!(run(bed.with_ring(&program).env(variable, value)), expected);
-        assert_eq!(bed.asked(), 0);
+        assert_eq!(bed.requests(), 0);
         assert_eq!(tree(&bed.view()), tree(&bed.plain()));
     }
 }

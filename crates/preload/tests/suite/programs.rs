@@ -2,15 +2,15 @@
 
 use crate::directory::{Bed, run};
 
-/// Runs `script` in bash, in a plain directory without the library, and in the view with it, where it must make more than `asked_min`
+/// Runs `script` in bash, in a plain directory without the library, and in the view with it, where it must make more than `requests_min`
 /// requests.
-fn compare(script: &str, asked_min: u64) {
+fn compare(script: &str, requests_min: u64) {
     for declines_each in [0, 9] {
         let bed = Bed::new(declines_each);
         let script = format!("set -eu; export LC_ALL=C; exec 2>&1; {script}");
         let expected = run(bed.without("bash").args(["-c", &script]));
         assert!(expected.ends_with("exit status: 0"), "without the library: {expected}");
-        bed.compare(&run(bed.with_ring("bash").args(["-c", &script])), &expected, asked_min);
+        bed.compare(&run(bed.with_ring("bash").args(["-c", &script])), &expected, requests_min);
     }
 }
 

@@ -5,7 +5,7 @@
 use super::Client;
 use super::slots::Claim;
 use crate::WINDOW_SIZE;
-use crate::layout::{ACCOMPANIED, ANSWERED, ASKED, RESTS, SLEEPS, SLOTS, Slot, core, near, pending};
+use crate::layout::{ACCOMPANIED, ANSWERED, REQUESTED, RESTS, SLEEPS, SLOTS, Slot, core, near, pending};
 use crate::message::{Reply, Request};
 use crate::server::watch;
 use rustix::io::Errno;
@@ -114,7 +114,7 @@ impl Client {
     fn put_request(&self, claim: &Claim<'_>, request: &Request) {
         let slot = self.slot(claim);
         slot.set_request(&request.encode());
-        slot.state().store(ASKED, Ordering::Relaxed);
+        slot.state().store(REQUESTED, Ordering::Relaxed);
     }
 
     /// Announces the work of `bit` to the agent.

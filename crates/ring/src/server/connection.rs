@@ -86,19 +86,19 @@ impl<H: Handler> Connection<H> {
     }
 
     /// Takes a request, if there is one: round-robin, so that no slot starves.
-    pub fn take(self: &Arc<Self>) -> Option<Asked<H>> {
+    pub fn take(self: &Arc<Self>) -> Option<Call<H>> {
         self.take_of(pending(&self.arena))
     }
 
     /// As [`Self::take`], from the bits of `word`.
-    pub fn take_of(self: &Arc<Self>, word: &AtomicU32) -> Option<Asked<H>> {
+    pub fn take_of(self: &Arc<Self>, word: &AtomicU32) -> Option<Call<H>> {
         loop {
-            let asked = word.load(Ordering::Relaxed) & ALL_SLOTS;
-            if asked == 0 {
+            let slots = word.load(Ordering::Relaxed) & ALL_SLOTS;
+            if slots == 0 {
                 return None;
             }
-            let later = asked & (ALL_SLOTS << (self.last.load(Ordering::Relaxed) + 1));
-            let number = if later == 0 { asked } else { later }.trailing_zeros();
+            let later = slots & (ALL_SLOTS << (self.last.load(Ordering::Relaxed) + 1));
+            let number = if later == 0 { slots } else { later }.trailing_zeros();
             let bit = 1 << number;
             if word.fetch_and(!bit, Ordering::SeqCst) & bit == 0 {
                 continue; // another thread has taken it
@@ -110,10 +110,10 @@ impl<H: Handler> Connection<H> {
             if !self.begin() {
                 return None;
             }
-            let mut asked =
-                Asked { connection: self.clone(), slot: number as usize, request: None, names: Vec::new() };
-            asked.read();
-            return Some(asked);
+            let mut call =
+                Call { connection: self.clone(), slot: number as usize, request: None, names: Vec::new() };
+            call.read();
+            return Some(call);
         }
     }
 
@@ -176,7 +176,7 @@ impl<H: Handler> Drop for InFlight<'_, H> {
 }
 
 /// A request of a program. If it is dropped without a reply, the call fails with `EIO`.
-pub struct Asked<H: Handler> {
+pub struct Call<H: Handler> {
     connection: Arc<Connection<H>>,
     slot: usize,
     /// `None` if the words are invalid.
@@ -184,7 +184,7 @@ pub struct Asked<H: Handler> {
     names: Vec<u8>,
 }
 
-impl<H: Handler> Asked<H> {
+impl<H: Handler> Call<H> {
     /// Copies the request once; later changes by the program have no effect.
     fn read(&mut self) {
         self.request = Request::decode(&self.slot().request());
@@ -272,7 +272,7 @@ impl<H: Handler> Asked<H> {
     }
 }
 
-impl<H: Handler> Drop for Asked<H> {
+impl<H: Handler> Drop for Call<H> {
     fn drop(&mut self) {
         if self.slot < SLOTS {
             self.reply(&Reply::Failed(Errno::EIO.0));

@@ -12,7 +12,7 @@ mod programs;
 mod threads;
 pub(crate) mod watch;
 
-pub use connection::{Asked, Window};
+pub use connection::{Call, Window};
 pub use names::NameTable;
 pub use tameike_io::os::socket::Peer;
 
@@ -55,9 +55,9 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// A program has connected. Called with a lock held: must neither block nor call the server.
     fn begin(&self, peer: &Peer) -> Self::Session;
 
-    /// Serves a request, now or later: the reply is sent through `asked`. Requests of one program may come from several threads at the same
+    /// Serves a request, now or later: the reply is sent through `call`. Requests of one program may come from several threads at the same
     /// time.
-    fn serve(&self, asked: Asked<Self>);
+    fn serve(&self, call: Call<Self>);
 
     /// A program has closed a file, and waits for no reply.
     fn left(&self, session: &Self::Session, handle: u64);

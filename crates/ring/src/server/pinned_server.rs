@@ -59,7 +59,7 @@ impl<H: Handler> Connection<H> {
     fn near_work(self: &Arc<Self>) -> Option<Work<H>> {
         let word = near(&self.arena);
         let left = || (word.load(Ordering::Relaxed) & LEFT != 0).then(|| Work::Left(self.clone()));
-        self.take_of(word).map(Work::Asked).or_else(left)
+        self.take_of(word).map(Work::Call).or_else(left)
     }
 
     /// Sleeps until the program hands over a request, or has ended.

@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::connection::{Asked, Connection};
+use super::connection::{Call, Connection};
 
 /// Maximum number of events per round; requests are checked after each round.
 const EVENTS_PER_ROUND: usize = 16;
 
 /// Work of a thread.
 pub(super) enum Work<H: Handler> {
-    Asked(Asked<H>),
+    Call(Call<H>),
     /// Closes left handles.
     Left(Arc<Connection<H>>),
 }
@@ -67,28 +67,28 @@ impl<H: Handler> Inner<H> {
         let count = connections.len();
         let first = self.next.load(Ordering::Relaxed);
         let in_turn = || (0..count).map(|place| (first + place) % count);
-        let asked = in_turn().find_map(|place| {
-            let asked = connections[place].take()?;
+        let call = in_turn().find_map(|place| {
+            let call = connections[place].take()?;
             self.next.store(place + 1, Ordering::Relaxed);
-            Some(Work::Asked(asked))
+            Some(Work::Call(call))
         });
         let left = || in_turn().map(|place| &connections[place]).find(|connection| connection.has_left());
-        asked.or_else(|| left().map(|connection| Work::Left(connection.clone())))
+        call.or_else(|| left().map(|connection| Work::Left(connection.clone())))
     }
 
     fn work(self: &Arc<Self>, work: Work<H>) {
         if self.watch.work() && self.is_pending() {
             self.wake();
         }
-        if let Work::Asked(asked) = &work {
-            self.pin_server(asked.connection());
+        if let Work::Call(call) = &work {
+            self.pin_server(call.connection());
         }
         self.run(work);
     }
 
     pub(super) fn run(&self, work: Work<H>) {
         let serve = || match work {
-            Work::Asked(asked) => self.handler.serve(asked),
+            Work::Call(call) => self.handler.serve(call),
             Work::Left(connection) => connection.take_left(),
         };
         if catch_unwind(AssertUnwindSafe(serve)).is_err() {

@@ -4,7 +4,7 @@ use super::placed::Placing;
 use crate::client::{Answer, Client, OpenFile, Start, Status};
 use crate::frames::FrameTable;
 use crate::message::{FileKey, Reply, Request, Takes};
-use crate::server::{Asked, Handler, NameTable, Peer, Server};
+use crate::server::{Call, Handler, NameTable, Peer, Server};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
@@ -32,7 +32,7 @@ pub struct State {
     handles: BTreeMap<u64, Vec<u8>>,
     last: u64,
     /// Held requests: `fsync` blocks until `answer_held`.
-    held: Vec<Asked<Files>>,
+    held: Vec<Call<Files>>,
     /// Handles that programs have closed without a reply.
     pub closed: Vec<u64>,
     /// Requests served by pinned servers.
@@ -86,17 +86,17 @@ impl State {
 }
 
 impl Files {
-    fn reply(&self, state: &mut State, asked: &Asked<Self>) -> Result<Reply, i32> {
+    fn reply(&self, state: &mut State, call: &Call<Self>) -> Result<Reply, i32> {
         const ENOENT: i32 = 2;
         const EBADF: i32 = 9;
-        let Some(request) = asked.request() else { return Ok(Reply::Declined) };
+        let Some(request) = call.request() else { return Ok(Reply::Declined) };
         let status = |bytes: &Vec<u8>| Status { size: bytes.len() as u64, ..Status::default() };
         Ok(match request {
             Request::Open { path, .. } => {
-                let bytes = state.files.entry(asked.name(&path).to_vec()).or_default();
+                let bytes = state.files.entry(call.name(&path).to_vec()).or_default();
                 state.last += 1;
-                state.handles.insert(state.last, asked.name(&path).to_vec());
-                let key = (asked.name(&path) == b"lent").then_some(self.lent.key);
+                state.handles.insert(state.last, call.name(&path).to_vec());
+                let key = (call.name(&path) == b"lent").then_some(self.lent.key);
                 key.iter().for_each(|_| self.lent.grant());
                 Reply::Opened { handle: state.last, key, status: status(bytes) }
             }
@@ -104,29 +104,29 @@ impl Files {
                 let bytes = state.bytes(handle).ok_or(EBADF)?;
                 let (start, end) = (offset as usize, offset as usize + size as usize);
                 bytes.resize(bytes.len().max(end), 0);
-                asked.window().copy_to(0, &mut bytes[start..end]);
+                call.window().copy_to(0, &mut bytes[start..end]);
                 Reply::Count(size)
             }
             Request::Append { handle, size } => {
                 let bytes = state.bytes(handle).ok_or(EBADF)?;
                 let start = bytes.len();
                 bytes.resize(start + size as usize, 0);
-                asked.window().copy_to(0, &mut bytes[start..]);
+                call.window().copy_to(0, &mut bytes[start..]);
                 Reply::Appended { count: size, end: bytes.len() as u64 }
             }
             Request::Status { handle } => Reply::Status(status(state.bytes(handle).ok_or(EBADF)?)),
             Request::StatusAt { path, .. } => {
-                Reply::Status(status(state.files.get(asked.name(&path)).ok_or(ENOENT)?))
+                Reply::Status(status(state.files.get(call.name(&path)).ok_or(ENOENT)?))
             }
             Request::Close { handle } => state.handles.remove(&handle).map(|_| Reply::Done).ok_or(EBADF)?,
             Request::Rename { from, to, .. } => {
-                let bytes = state.files.remove(asked.name(&from)).ok_or(ENOENT)?;
-                assert_eq!(asked.second_name(&from).len(), to.size as usize);
-                state.files.insert(asked.second_name(&from).to_vec(), bytes);
+                let bytes = state.files.remove(call.name(&from)).ok_or(ENOENT)?;
+                assert_eq!(call.second_name(&from).len(), to.size as usize);
+                state.files.insert(call.second_name(&from).to_vec(), bytes);
                 Reply::Done
             }
             Request::Unlink { path } => {
-                state.files.remove(asked.name(&path)).map(|_| Reply::Done).ok_or(ENOENT)?
+                state.files.remove(call.name(&path)).map(|_| Reply::Done).ok_or(ENOENT)?
             }
             _ => Reply::Declined,
         })
@@ -155,7 +155,7 @@ impl Files {
     /// Answers the held requests.
     pub fn answer_held(&self) {
         let held = std::mem::take(&mut self.state.lock().held);
-        held.into_iter().for_each(|asked| asked.answer(&Reply::Done));
+        held.into_iter().for_each(|call| call.answer(&Reply::Done));
     }
 }
 
@@ -168,26 +168,26 @@ impl Handler for Files {
         self.changed.notify_all();
     }
 
-    fn serve(&self, asked: Asked<Self>) {
+    fn serve(&self, call: Call<Self>) {
         let mut state = self.state.lock();
         state.near += usize::from(std::thread::current().name() == Some("tameike-near"));
-        match asked.request() {
-            Some(Request::MakeDir { path, .. }) if asked.name(&path) == BLOCKING_DIR => {
+        match call.request() {
+            Some(Request::MakeDir { path, .. }) if call.name(&path) == BLOCKING_DIR => {
                 state.blocked += 1;
                 self.changed.notify_all();
                 drop(state);
                 self.wait_for_state(|state| state.blocked == 0);
-                asked.answer(&Reply::Done);
+                call.answer(&Reply::Done);
             }
             Some(Request::Sync { .. }) => {
-                state.held.push(asked);
+                state.held.push(call);
                 self.changed.notify_all();
             }
             Some(Request::Read { handle, offset, .. } | Request::Write { handle, offset, .. })
                 if offset >= UNIT_SIZE as u64 && state.is_file(handle, HALF_DECLINED) =>
             {
                 drop(state);
-                asked.answer(&Reply::Declined);
+                call.answer(&Reply::Declined);
             }
             Some(Request::Read { handle, offset, size, takes })
                 if takes.placed && state.is_file(handle, b"placed") =>
@@ -195,30 +195,30 @@ impl Handler for Files {
                 drop(state);
                 let range = offset as u32..offset as u32 + size;
                 let device = self.placed.device.lock().clone();
-                if let Err(asked) = asked.answer_placed(&device, &self.placed.place, &range) {
-                    asked.answer_with(&vec![1; size as usize]);
+                if let Err(call) = call.answer_placed(&device, &self.placed.place, &range) {
+                    call.answer_with(&vec![1; size as usize]);
                 }
             }
             Some(Request::Read { handle, takes: Takes { lent: true, .. }, .. }) => {
                 // Revoked, or never granted.
                 let size = state.bytes(handle).map_or(0, |bytes| bytes.len());
                 drop(state);
-                asked.answer(&Reply::Lent(size as u32));
+                call.answer(&Reply::Lent(size as u32));
             }
             Some(Request::Read { handle, offset, size, .. }) => {
                 let bytes = state.bytes(handle).cloned().unwrap_or_default();
                 drop(state);
                 let rest = &bytes[bytes.len().min(offset as usize)..];
-                asked.answer_with(&rest[..rest.len().min(size as usize)]);
+                call.answer_with(&rest[..rest.len().min(size as usize)]);
             }
             Some(Request::HandOver { .. }) => {
                 drop(state);
                 panic!("on purpose");
             }
             _ => {
-                let reply = self.reply(&mut state, &asked).unwrap_or_else(Reply::Failed);
+                let reply = self.reply(&mut state, &call).unwrap_or_else(Reply::Failed);
                 drop(state);
-                asked.answer(&reply);
+                call.answer(&reply);
             }
         }
     }

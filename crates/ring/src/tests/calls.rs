@@ -234,14 +234,14 @@ fn left_handles_are_closed_without_waiting() {
     let bed = Bed::new();
     let client = bed.client();
     let (first, handles) = (open(&client, b"file"), [(); 100].map(|()| open(&client, b"file")));
-    let asked = bed.server.usage().answered;
+    let before = bed.server.usage().answered;
     assert_eq!(client.leave(first), Answer::Done(()));
     bed.files.wait_for_state(|state| state.closed == [first]);
-    assert_eq!(bed.server.usage().answered, asked, "a left handle is no request");
+    assert_eq!(bed.server.usage().answered, before, "a left handle is no request");
     for handle in handles {
         assert_eq!(client.leave(handle), Answer::Done(()));
     }
-    let by_requests = (bed.server.usage().answered - asked) as usize;
+    let by_requests = (bed.server.usage().answered - before) as usize;
     bed.files.wait_for_state(|state| state.closed.len() + by_requests == 1 + handles.len());
     for handle in handles {
         assert_eq!(client.close(handle), Answer::Failed(9), "it is closed");

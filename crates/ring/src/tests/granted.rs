@@ -53,19 +53,19 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
         assert!(one.iter().chain(&two).all(|byte| *byte == 7), "{offset}");
     }
     assert_eq!(bed.server.usage().answered, before, "no request was sent");
-    let asked = |key, offset: u64| {
+    let request = |key, offset: u64| {
         let before = bed.server.usage().answered;
         let mut found = [0; 2];
         assert_eq!(client.read(file.handle, key, offset, &mut [&mut found]), Answer::Done(2));
         assert_eq!((found, bed.server.usage().answered), ([1; 2], before + 1));
     };
-    asked(file.key, UNIT - 1);
-    asked(file.key, UNIT);
-    asked(None, 0);
-    asked(bed.files.lent.table.open(), 0);
+    request(file.key, UNIT - 1);
+    request(file.key, UNIT);
+    request(None, 0);
+    request(bed.files.lent.table.open(), 0);
     bed.files.lent.table.grant(bed.files.lent.frame.number(), bed.files.lent.key, 0, &(100..200));
-    asked(file.key, 99);
-    asked(file.key, 199);
+    request(file.key, 99);
+    request(file.key, 199);
     let revocations: [fn(&Bed); 2] = [
         |bed| bed.files.lent.table.revoke(bed.files.lent.frame.number()),
         |bed| bed.files.lent.table.revoke_all(bed.files.lent.key),
@@ -73,7 +73,7 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     for revoke in revocations {
         bed.files.lent.grant();
         revoke(&bed);
-        asked(file.key, 0);
+        request(file.key, 0);
     }
     bed.files.lent.grant();
     read_until_asked(&bed, &client, &file);

@@ -2,7 +2,7 @@
 
 use super::bed::{Bed, PATIENCE};
 use crate::client::{Answer, Client, OpenFile};
-use crate::layout::{ANSWERED, ASKED, Slot, pending};
+use crate::layout::{ANSWERED, REQUESTED, Slot, pending};
 use crate::message::{Request, Takes};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -190,7 +190,7 @@ fn the_end_of_an_agent_is_detected_behind_an_unread_device() {
     let takes = Takes { placed: true, ..Takes::default() };
     let slot = Slot::new(&client.arena, 9);
     slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, takes }.encode());
-    slot.state().store(ASKED, Ordering::Relaxed);
+    slot.state().store(REQUESTED, Ordering::Relaxed);
     pending(&client.arena).fetch_or(slot.bit(), Ordering::SeqCst);
     let begun = monotonic();
     while slot.state().load(Ordering::Acquire) & ANSWERED == 0 {

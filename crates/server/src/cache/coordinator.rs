@@ -11,7 +11,7 @@ use crate::unit::digest::unit_count;
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheReply, CacheState, Stamp, Writing};
-use tameike_core::wire::holders::{Asked, Holder};
+use tameike_core::wire::holders::{Holder, HolderOutcome};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
 
@@ -69,8 +69,8 @@ impl Coordinator {
     }
 
     /// Counts the demand for files that an opening client reports.
-    pub(super) fn note_demand(&self, asked: &[Asked]) {
-        self.holders.add_outcomes(asked);
+    pub(super) fn note_demand(&self, outcomes: &[HolderOutcome]) {
+        self.holders.add_outcomes(outcomes);
     }
 
     /// The path of a file below the shared directory, as far as this coordinator knows; empty otherwise.

@@ -261,8 +261,8 @@ impl Flusher {
                 round,
                 ending,
             };
-            let asked = homes.iter().map(|&home| self.base.homes.ask(home, request.clone()));
-            let answers = join_all(asked).await;
+            let calls = homes.iter().map(|&home| self.base.homes.ask(home, request.clone()));
+            let answers = join_all(calls).await;
             let (mut flushed, mut digests, mut rest) = (Vec::new(), Vec::new(), Vec::new());
             for (&home, answer) in homes.iter().zip(answers) {
                 match answer {

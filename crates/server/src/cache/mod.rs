@@ -143,8 +143,8 @@ impl CacheService {
             CacheRequest::State { inode, size, mtime } => {
                 CacheReply::State(coordinator.state(inode, size, mtime).await?)
             }
-            CacheRequest::Open { inode, path, stamp, asked, holds, made } => {
-                coordinator.note_demand(&asked);
+            CacheRequest::Open { inode, path, stamp, holder_outcomes, holds, made } => {
+                coordinator.note_demand(&holder_outcomes);
                 let contact = if made { Contact::Created } else { Contact::Opened };
                 let report = Report { path: &path, stamp, contact };
                 let (state, holders) = coordinator.open(inode, report, from, holds).await?;

@@ -73,8 +73,8 @@ impl UnitHomes {
 
     /// Sends one request to several nodes at once. Returns the first fault.
     pub(super) async fn ask_all(&self, nodes: Vec<NodeId>, request: &UnitRequest) -> Result<()> {
-        let asked = nodes.into_iter().map(|node| self.ask(node, request.clone()));
-        join_all(asked).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
+        let calls = nodes.into_iter().map(|node| self.ask(node, request.clone()));
+        join_all(calls).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
 
     /// Files behind `after` that this coordinator answers for, and of which a node holds dirty bytes.
@@ -103,7 +103,7 @@ impl UnitHomes {
         for index in units {
             by_home.entry(self.home(UnitId { inode, index })).or_default().push(index);
         }
-        let asked = by_home.into_iter().map(|(home, units)| async move {
+        let calls = by_home.into_iter().map(|(home, units)| async move {
             let mut digests = Vec::with_capacity(units.len());
             for part in units.chunks(FLUSH_UNITS_MAX) {
                 let request = UnitRequest::Digest { inode, path: path.to_vec(), size, units: part.to_vec() };
@@ -118,7 +118,7 @@ impl UnitHomes {
             Ok(digests)
         });
         let mut digests = Vec::new();
-        for answer in join_all(asked).await {
+        for answer in join_all(calls).await {
             digests.extend(answer?);
         }
         digests.sort_by_key(|digest| digest.index);

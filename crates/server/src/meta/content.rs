@@ -75,7 +75,7 @@ impl MetaService {
         let cluster = &self.parts.cluster;
         let home = cluster.children_home(dir);
         let request = |sharded| MetaRequest::Execute(Command::SetDirTime { dir, sharded, changed });
-        if let MetaReply::Width { sharded: true } = self.ask(home, request(false)).await? {
+        if let MetaReply::Sharding { sharded: true } = self.ask(home, request(false)).await? {
             for &node in cluster.device_nodes() {
                 self.ask(node, request(true)).await?;
             }

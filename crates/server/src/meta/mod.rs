@@ -154,8 +154,8 @@ impl MetaService {
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
-            MetaRequest::Close { node, opens, undone, asked } => {
-                self.parts.holders.add_outcomes(&asked);
+            MetaRequest::Close { node, opens, undone, holder_outcomes } => {
+                self.parts.holders.add_outcomes(&holder_outcomes);
                 self.close(node, &opens, &undone).await
             }
             MetaRequest::Spill { inode } => self.spill(inode).await,

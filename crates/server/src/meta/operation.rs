@@ -10,7 +10,7 @@
 use super::MetaService;
 use super::leases::Revocation;
 use super::plan::{Plan, Planned};
-use super::recovery::Settled;
+use super::recovery::Resolution;
 use super::single::is_busy;
 use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
@@ -59,7 +59,7 @@ impl MetaService {
         for _ in 0..CONFLICTS_MAX {
             let done = match self.plan(&operation, sharded).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
-                Ok(Planned::Width(sharded)) => Ok(MetaReply::Width { sharded }),
+                Ok(Planned::Sharding(sharded)) => Ok(MetaReply::Sharding { sharded }),
                 Ok(Planned::Steps(plan)) => match self.run(*plan, by, now).await {
                     Ok(()) => self.children_stat(operation.coordinator().dir).map(MetaReply::DirChanged),
                     Err(fault) => Err(fault),
@@ -158,8 +158,8 @@ impl MetaService {
             }
             Err(Unprepared { fault, applied: true }) => {
                 match self.settle_or_later(sequence, Some(by)).await {
-                    Some(Settled::Completed) => Ok(Prepared::Completed),
-                    Some(Settled::Undone) => Err(fault),
+                    Some(Resolution::Completed) => Ok(Prepared::Completed),
+                    Some(Resolution::Undone) => Err(fault),
                     None => Err(fault.context("the names may have been changed or not")),
                 }
             }

@@ -39,7 +39,7 @@ pub(super) enum Planned {
     /// The operation has no effect.
     Nothing,
     /// The sender is wrong about whether the directory is sharded.
-    Width(bool),
+    Sharding(bool),
     /// The steps to execute.
     Steps(Box<Plan>),
 }
@@ -57,7 +57,7 @@ impl MetaService {
         };
         self.when_free(&[entry], |_| Ok(())).await?;
         if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
-            return Ok(Planned::Width(sharded));
+            return Ok(Planned::Sharding(sharded));
         }
         let current = self.parts.ledger.read(|names| table::entry(names, entry))?;
         match operation {
@@ -148,7 +148,7 @@ impl MetaService {
             let node = self.parts.cluster.entry_home(entry.dir, entry.offset(), sharded);
             match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), sharded, view: false }).await {
                 Ok(MetaReply::Entry { target, .. }) => return Ok((node, sharded, Some(target))),
-                Ok(MetaReply::Width { sharded: true }) if !sharded => sharded = true,
+                Ok(MetaReply::Sharding { sharded: true }) if !sharded => sharded = true,
                 Ok(other) => return Err(unexpected(node, &other)),
                 Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, sharded, None)),
                 Err(fault) => return Err(fault),

@@ -18,7 +18,7 @@ impl MetaService {
     ) -> Result<MetaReply> {
         self.when_free(&[entry], |state| {
             if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
-                return Ok(MetaReply::Width { sharded });
+                return Ok(MetaReply::Sharding { sharded });
             }
             let (target, node) = self.parts.ledger.read(|names| {
                 let Some(target) = table::entry(names, entry)? else {
@@ -69,7 +69,7 @@ impl MetaService {
     ) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
         if let Some(sharded) = self.correct_sharding(dir, None, sharded)? {
-            return Ok(MetaReply::Width { sharded });
+            return Ok(MetaReply::Sharding { sharded });
         }
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX) as usize;
         let (entries, end) = self.parts.ledger.read(|names| table::entries(names, dir, after, limit))?;

@@ -12,7 +12,7 @@ use tameike_store::meta::record::{Intent, PlacedStep};
 
 /// The final state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(super) enum Resolution {
     /// It took effect.
     Completed,
     /// It had no effect.
@@ -24,17 +24,17 @@ impl MetaService {
     async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
         let now = self.parts.runtime.now();
         match self.step(node, (sequence, number), Step::Undo { number }, None, now).await? {
-            MetaReply::Settled { applied } => Ok(applied),
+            MetaReply::UndoOutcome { applied } => Ok(applied),
             other => Err(unexpected(node, &other)),
         }
     }
 
     /// Completes or undoes an operation, as its log records require.
-    async fn settle(&self, sequence: u64, by: Option<NodeId>) -> Result<Settled> {
+    async fn settle(&self, sequence: u64, by: Option<NodeId>) -> Result<Resolution> {
         match self.parts.ledger.read(|names| table::intent(names, sequence))? {
             None => {
                 self.state.lock().ended(sequence);
-                return Ok(Settled::Undone);
+                return Ok(Resolution::Undone);
             }
             Some(Intent::Open { prepared, commit, decision, busy }) => {
                 if !self.is_committed(sequence, commit).await? {
@@ -42,7 +42,7 @@ impl MetaService {
                         self.undo(node, sequence, number).await?;
                     }
                     self.end(sequence, busy.as_ref())?;
-                    return Ok(Settled::Undone);
+                    return Ok(Resolution::Undone);
                 }
                 let revocations =
                     self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
@@ -54,7 +54,7 @@ impl MetaService {
             Some(Intent::Decided { redo }) => self.redo(sequence, redo, by).await?,
             Some(Intent::Shard { dir }) => self.move_entries(sequence, dir).await?,
         }
-        Ok(Settled::Completed)
+        Ok(Resolution::Completed)
     }
 
     async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
@@ -73,7 +73,7 @@ impl MetaService {
     }
 
     /// As [`Self::settle`], for a process on node `by`. Returns `None` if a background task must retry until all nodes are reachable.
-    pub(super) async fn settle_or_later(&self, sequence: u64, by: Option<NodeId>) -> Option<Settled> {
+    pub(super) async fn settle_or_later(&self, sequence: u64, by: Option<NodeId>) -> Option<Resolution> {
         match self.settle(sequence, by).await {
             Ok(settled) => Some(settled),
             Err(fault) => {

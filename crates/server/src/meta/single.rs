@@ -27,7 +27,7 @@ impl MetaService {
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
                 if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
-                    return Ok((MetaReply::Width { sharded }, None));
+                    return Ok((MetaReply::Sharding { sharded }, None));
                 }
                 let applied = self.execute(&record)?;
                 let reply = match &applied.outcome {
@@ -39,7 +39,9 @@ impl MetaService {
                         MetaReply::Entry { target: *target, node, created: true, dir: Some(dir), lease }
                     }
                     Outcome::Found { target } => self.found(*target, opener.is_some())?,
-                    Outcome::Width { sharded } => return Ok((MetaReply::Width { sharded: *sharded }, None)),
+                    Outcome::Sharding { sharded } => {
+                        return Ok((MetaReply::Sharding { sharded: *sharded }, None));
+                    }
                     other => return Err(unexpected(self.parts.node, other)),
                 };
                 if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener)
@@ -97,7 +99,7 @@ impl MetaService {
         self.when_free_dir(*dir).await?;
         let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
         match self.execute(&record)?.outcome {
-            Outcome::Width { sharded } => Ok(MetaReply::Width { sharded }),
+            Outcome::Sharding { sharded } => Ok(MetaReply::Sharding { sharded }),
             _ => Ok(MetaReply::Done),
         }
     }
@@ -215,7 +217,7 @@ impl MetaService {
         self.parts.ledger.sync(false).await?;
         match applied.outcome {
             Outcome::Done => Ok(MetaReply::Done),
-            Outcome::Settled { applied } => Ok(MetaReply::Settled { applied }),
+            Outcome::UndoOutcome { applied } => Ok(MetaReply::UndoOutcome { applied }),
             other => Err(unexpected(self.parts.node, &other)),
         }
     }

@@ -67,7 +67,7 @@ impl Shard<'_> {
         name::check(&entry.name)?;
         let children = self.children(entry.dir, sharded)?;
         if children.sharded != sharded {
-            return Ok(Outcome::Width { sharded: children.sharded });
+            return Ok(Outcome::Sharding { sharded: children.sharded });
         }
         if let Some(target) = query::entry(self.table, entry)? {
             return if exclusive { Err(Errno::EEXIST.into()) } else { Ok(Outcome::Found { target }) };
@@ -202,7 +202,7 @@ impl Shard<'_> {
     ) -> Result<Outcome> {
         let Some(mut children) = query::directory(self.table, dir)? else { return Ok(Outcome::Done) };
         if children.sharded != sharded {
-            return Ok(Outcome::Width { sharded: children.sharded });
+            return Ok(Outcome::Sharding { sharded: children.sharded });
         }
         children.changed = changed;
         self.put_children(dir, &children)?;

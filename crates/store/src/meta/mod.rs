@@ -155,12 +155,12 @@ pub enum Outcome {
         attr: Attr,
     },
     /// No effect: the directory is sharded and the sender assumes that it is not, or vice versa.
-    Width {
+    Sharding {
         /// Whether it is sharded.
         sharded: bool,
     },
     /// A step was undone, unless it cannot be.
-    Settled {
+    UndoOutcome {
         /// Whether it was applied and remains.
         applied: bool,
     },

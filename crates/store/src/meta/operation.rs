@@ -106,7 +106,7 @@ impl Shard<'_> {
 
     fn undo(&mut self, operation: OperationId, number: u32, now: Timestamp) -> Result<Outcome> {
         let applied = match record::get(self.table, &key::step(operation, number))? {
-            Some(StepRecord::Applied) => return Ok(Outcome::Settled { applied: true }),
+            Some(StepRecord::Applied) => return Ok(Outcome::UndoOutcome { applied: true }),
             applied => applied.unwrap_or(StepRecord::Undone),
         };
         match applied {
@@ -116,7 +116,7 @@ impl Shard<'_> {
             StepRecord::Applied | StepRecord::Undone => (),
         }
         record::put(self.table, key::step(operation, number), &StepRecord::Undone)?;
-        Ok(Outcome::Settled { applied: false })
+        Ok(Outcome::UndoOutcome { applied: false })
     }
 
     fn step(&mut self, operation: OperationId, step: &Step, now: Timestamp) -> Result<()> {

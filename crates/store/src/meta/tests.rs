@@ -128,10 +128,10 @@ fn a_step_is_applied_once_until_its_operation_ends() {
         map.step(10, 0, 0, Step::AddLink { inode }).unwrap();
     }
     assert_eq!(map.record(inode).links, 2);
-    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
+    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::UndoOutcome { applied: false }));
     assert_eq!(map.record(inode).links, 1);
     assert_eq!(map.step(10, 0, 0, Step::AddLink { inode }).unwrap_err().errno, Errno::EAGAIN);
-    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
+    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::UndoOutcome { applied: false }));
     assert_eq!(map.record(inode).links, 1);
     map.step(11, 0, 11, Step::AddLink { inode }).unwrap();
     assert_eq!(query::added_link(&map, OperationId { node: NodeId(9), sequence: 10 }, 0), Ok(None));
@@ -139,7 +139,7 @@ fn a_step_is_applied_once_until_its_operation_ends() {
     assert_eq!(late.unwrap_err().errno, Errno::ESTALE);
     assert_eq!(map.record(inode).links, 2);
     map.step(12, 0, 11, Step::DropLink { inode }).unwrap();
-    assert_eq!(map.step(12, 1, 11, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: true }));
+    assert_eq!(map.step(12, 1, 11, Step::Undo { number: 0 }), Ok(Outcome::UndoOutcome { applied: true }));
     assert_eq!(map.record(inode).links, 1);
 }
 
@@ -191,7 +191,7 @@ fn the_cost_of_a_step_does_not_grow_with_ended_operations() {
 fn a_step_undone_before_its_arrival_is_refused() {
     let mut map = Map::started();
     let inode = map.create("file");
-    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
+    assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::UndoOutcome { applied: false }));
     assert_eq!(map.step(10, 0, 0, Step::AddLink { inode }).unwrap_err().errno, Errno::EAGAIN);
     assert_eq!(map.record(inode).links, 1);
     assert_eq!(

@@ -125,9 +125,10 @@ impl Agent {
     /// Opens a file, reads its units in this order, and closes it.
     pub async fn read(&self, inode: InodeId, units: &[u64], size: u64) -> Result<()> {
         let home = self.parts.cluster.inode_home(inode);
-        let asked = self.engine.reports().take(home);
+        let holder_outcomes = self.engine.reports().take(home);
         let stamp = Stamp { size, ..Stamp::default() };
-        let open = CacheRequest::Open { inode, path: Vec::new(), stamp, asked, holds: true, made: false };
+        let open =
+            CacheRequest::Open { inode, path: Vec::new(), stamp, holder_outcomes, holds: true, made: false };
         let answer = self.parts.rpc.call(home, Request::Cache(open), None, None).await?;
         let Reply::Cache(CacheReply::Opened { state, holders }) = answer.reply else {
             return Err(Fault::new(Errno::EPROTO, "unexpected reply to an open"));
@@ -180,8 +181,8 @@ impl Service for Dispatcher {
         };
         async move {
             match request {
-                Request::Cache(CacheRequest::Open { inode, asked, .. }) => {
-                    agent.table.add_outcomes(&asked);
+                Request::Cache(CacheRequest::Open { inode, holder_outcomes, .. }) => {
+                    agent.table.add_outcomes(&holder_outcomes);
                     agent.open(from, inode).await
                 }
                 Request::Unit(UnitRequest::Read { unit, offset, length, .. })

@@ -91,7 +91,7 @@ fn take_requests(bench: &Bench) -> (usize, usize) {
 
 fn take_reports(bench: &Bench) -> Vec<(u32, u32, u32)> {
     let homes = [NodeId(0), NodeId(1)].map(|home| bench.engines[1].reports().take(home));
-    let holders = homes.iter().flatten().map(|asked| asked.holder);
+    let holders = homes.iter().flatten().map(|outcome| outcome.holder);
     holders.map(|one| (one.node.0, one.requested, one.delivered)).collect()
 }
 

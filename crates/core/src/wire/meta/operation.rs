@@ -126,7 +126,7 @@ pub enum Step {
         entries: Vec<(serde_bytes::ByteBuf, Target)>,
     },
     /// Undoes step `number` of the same operation if it was applied and can be undone, and prevents a later
-    /// application. The reply is [`MetaReply::Settled`](super::MetaReply::Settled).
+    /// application. The reply is [`MetaReply::UndoOutcome`](super::MetaReply::UndoOutcome).
     Undo {
         /// Number of the step in its operation.
         number: u32,

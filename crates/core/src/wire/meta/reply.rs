@@ -103,12 +103,12 @@ pub enum MetaReply {
     /// The parent of a directory.
     Parent(InodeId),
     /// Reply to [`Step::Undo`](super::Step::Undo).
-    Settled {
+    UndoOutcome {
         /// Whether the step was applied and is final.
         applied: bool,
     },
     /// The directory is sharded and the sender assumes that it is not, or vice versa: it must resend to the right node.
-    Width {
+    Sharding {
         /// Whether it is sharded.
         sharded: bool,
     },

@@ -32,7 +32,14 @@ pub(super) struct Opened {
 
 /// The open of a file that existed before.
 pub(super) fn open_request(inode: InodeId, path: &[u8], stamp: Stamp) -> CacheRequest {
-    CacheRequest::Open { inode, path: path.to_vec(), stamp, asked: Vec::new(), holds: true, made: false }
+    CacheRequest::Open {
+        inode,
+        path: path.to_vec(),
+        stamp,
+        holder_outcomes: Vec::new(),
+        holds: true,
+        made: false,
+    }
 }
 
 impl Client {

@@ -76,7 +76,8 @@ fn a_late_mtime_of_a_new_file_is_not_a_change() {
         let earlier = Timestamp { seconds: stamp.mtime.seconds - 1, ..stamp.mtime };
         let open = async |mtime: Timestamp, made: bool| {
             let (path, stamp) = (FILE.to_vec(), Stamp { mtime, ..stamp });
-            let open = CacheRequest::Open { inode, path, stamp, asked: Vec::new(), holds: true, made };
+            let open =
+                CacheRequest::Open { inode, path, stamp, holder_outcomes: Vec::new(), holds: true, made };
             client.state(inode, open).await.expect("open").generation
         };
         let made = open(earlier, true).await;

@@ -197,8 +197,12 @@ fn a_cancelled_open_is_not_counted() {
             let entry = super::client::name(ROOT, "late");
             let home = world.cluster.entry_home(ROOT, entry.offset(), false);
             let undone = vec![client.opener(5).open];
-            let cancelled =
-                MetaRequest::Close { node: client.node, opens: Vec::new(), undone, asked: Vec::new() };
+            let cancelled = MetaRequest::Close {
+                node: client.node,
+                opens: Vec::new(),
+                undone,
+                holder_outcomes: Vec::new(),
+            };
             client.request(home, cancelled).await.unwrap();
             let late = client.create_as(ROOT, "late", new(FILE), true, Some(client.opener(5))).await;
             assert_eq!(errno(late), Errno::ESTALE);

@@ -55,7 +55,7 @@ impl Client {
         loop {
             let home = self.world.cluster.entry_home(entry.dir, entry.offset(), sharded);
             match self.request(home, request(sharded)).await? {
-                MetaReply::Width { sharded: actual } => {
+                MetaReply::Sharding { sharded: actual } => {
                     assert_ne!(actual, sharded, "the reply repeats the sender's value");
                     sharded = actual;
                 }
@@ -170,14 +170,15 @@ impl Client {
     pub(super) async fn send_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
         let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
         let undone = undone.iter().copied().map(OpenId).collect();
-        let close = MetaRequest::Close { node: self.node, opens, undone, asked: Vec::new() };
+        let close = MetaRequest::Close { node: self.node, opens, undone, holder_outcomes: Vec::new() };
         self.on_inode(inode, close).await.map(drop)
     }
 
     /// Closes a file, with the time of its last read.
     pub(super) async fn close_read(&self, inode: InodeId, open: u64, time: Timestamp) -> Result<()> {
         let opens = vec![Closed { open: OpenId(open), read: Some(time) }];
-        let close = MetaRequest::Close { node: self.node, opens, undone: Vec::new(), asked: Vec::new() };
+        let close =
+            MetaRequest::Close { node: self.node, opens, undone: Vec::new(), holder_outcomes: Vec::new() };
         self.on_inode(inode, close).await.map(|_| ())
     }
 
