@@ -321,7 +321,7 @@ fn a_zip_archive_has_the_files_and_unsupported_types_are_reported() {
     let archive = tree.at("archive.zip");
     let output = agg(&[&"export", &tree.container, &archive]).exits(INCOMPLETE);
     assert_contains(&err(&output), &["fifo", "zip"]);
-    let piped = agg(&[&"export", &"--format=zip", &tree.container]).exits(0);
+    let piped = agg(&[&"export", &"--format=zip", &tree.container]).exits(INCOMPLETE);
     assert!(piped.stdout == fs::read(&archive).expect("read"));
     succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(&tree.source).arg("fifo"));
 }
@@ -478,7 +478,7 @@ fn files_that_a_killed_writer_packed_are_readable() {
             continue;
         }
         let into = dirs.at(&format!("back-{round}"));
-        let extracted = agg(&[&"extract", &container, &into]).exits(0);
+        let extracted = agg(&[&"extract", &container, &into]).output().expect("it starts");
         let code = extracted.status.code();
         let mut count = 0;
         for name in fs::read_dir(&into).expect("there") {
