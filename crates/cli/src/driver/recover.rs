@@ -123,10 +123,12 @@ fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base
         }
     }
     let mut jobs = Vec::new();
-    let mut runs = false;
+    let (mut existed, mut runs) = (false, false);
     for base in stores::bases(&today, &stores::find(&roots)) {
+        let exists = || wanted.is_some_and(|job| base.job_path(job).exists());
+        existed |= exists();
         let kept = cut_off::<A>(&base, wanted)?;
-        runs |= kept.is_empty() && wanted.is_some_and(|job| base.job_path(job).exists());
+        runs |= kept.is_empty() && exists();
         jobs.extend(kept.into_iter().map(|kept| (base.clone(), kept)));
     }
     if let (Some(job), true) = (wanted, jobs.is_empty() && code == 0) {
@@ -134,7 +136,12 @@ fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base
             let message = format!("job {job} is still running; `tameike drain --job {job}` drains it");
             return Err(Fault::new(Errno::EBUSY, message));
         }
-        report::say(format_args!("this host has no leftovers of job {job}"));
+        let state = if existed {
+            "was interrupted and left nothing that the shared file system lacks: its records on this host are removed"
+        } else {
+            "has no leftovers on this host"
+        };
+        report::say(format_args!("job {job} {state}"));
     }
     Ok((jobs, code))
 }

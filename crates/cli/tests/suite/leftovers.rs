@@ -147,6 +147,21 @@ fn a_supervisor_that_is_killed_leaves_a_journal_and_nothing_else() {
     assert!(file_is_whole(&site));
 }
 
+/// `status` advises `recover`, which said that the host had no leftovers of the job.
+#[test]
+fn recover_reports_an_interrupted_job_without_dirty_data() {
+    let (site, job) = new_job("clean");
+    up(&site, &job);
+    let driver = json(&job.dir.join("job.json"))["driver_pid"].as_u64().expect("a process");
+    assert!(signal(driver as u32, "KILL"));
+    site.await_processes();
+    let status = succeed(&mut site.tameike(&["status", "--job", &job.name]));
+    assert_contains(&status, &[&format!("tameike recover --job {}", job.name)]);
+    let recover = || err(&site.tameike(&["recover", "--job", &job.name]).exits(0));
+    assert_contains(&recover(), &["was interrupted and left nothing that the shared file system lacks"]);
+    assert_contains(&recover(), &["has no leftovers on this host"]);
+}
+
 /// Without a shared directory nothing can be dirty: a crash of an agent is reported, and leaves nothing.
 #[test]
 fn a_crashed_agent_without_a_cache_view_leaves_nothing() {
