@@ -28,6 +28,7 @@ fn bad_repository(root: &Path) {
     for source in ["abi", "file", "request", "aggregate/mod", "aggregate/files", "aggregate/names"] {
         write(&format!("crates/capi/src/{source}.rs"), "//! For C.\n");
     }
+    write("crates/ring/src/message/status.rs", "//! For C.\n");
     write("README.md", "[more](docs/more.md)\nReads by chance.\n");
     write("SEMANTICS.md", "- **S1a.** No test\n  cites this.\n");
     write("tools/xtask/banned.txt", "by chance => random\n");
