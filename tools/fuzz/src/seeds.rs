@@ -93,7 +93,7 @@ fn created(dir: InodeId, name: &str, kind: FileKind, inode_counter: u64) -> LogC
     LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new() }
 }
 
-/// A small life of the metadata state machine.
+/// A short history of the metadata state machine.
 fn commands() -> Vec<LogCommand> {
     let share = Some(Share { node: NodeId(0), index: 0, count: 1 });
     vec![

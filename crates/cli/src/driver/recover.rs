@@ -137,7 +137,7 @@ fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base
             return Err(Fault::new(Errno::EBUSY, message));
         }
         let state = if existed {
-            "was interrupted and left nothing that the shared file system lacks: its records on this host are removed"
+            "ended and left nothing that the shared file system lacks: its records on this host are removed"
         } else {
             "has no leftovers on this host"
         };

@@ -158,7 +158,7 @@ fn recover_reports_an_interrupted_job_without_dirty_data() {
     let status = succeed(&mut site.tameike(&["status", "--job", &job.name]));
     assert_contains(&status, &[&format!("tameike recover --job {}", job.name)]);
     let recover = || err(&site.tameike(&["recover", "--job", &job.name]).exits(0));
-    assert_contains(&recover(), &["was interrupted and left nothing that the shared file system lacks"]);
+    assert_contains(&recover(), &["ended and left nothing that the shared file system lacks"]);
     assert_contains(&recover(), &["has no leftovers on this host"]);
 }
 
