@@ -61,8 +61,8 @@ def make_tree(root: Path, rng: random.Random) -> None:
     for size in (0, 1, 16_384, 16_385, 65_535, 65_536, 262_144, 262_145, 1_048_576, 1_048_577, 3_000_001, 9_500_000):
         (large / str(size)).write_bytes(rng.randbytes(size))
     with (large / "holes").open("wb") as file:
-        for place in (1 << 20, 3 << 20, (5 << 20) + 777):
-            file.seek(place)
+        for position in (1 << 20, 3 << 20, (5 << 20) + 777):
+            file.seek(position)
             file.write(rng.randbytes(70_000))
         file.truncate(7 << 20)
     names = root / "names"
@@ -117,8 +117,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def packed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A container of each shape."""
-    place = tmp_path_factory.mktemp("packed")
-    return {shape: pack(tree, place / shape.replace(" ", "-"), *options) for shape, options in SHAPES.items()}
+    position = tmp_path_factory.mktemp("packed")
+    return {shape: pack(tree, position / shape.replace(" ", "-"), *options) for shape, options in SHAPES.items()}
 
 
 @pytest.fixture(params=[*SHAPES, "no index", "use_index=False"])

@@ -178,7 +178,7 @@ def test_an_incomplete_record_is_read_once_it_is_complete(tmp_path: Path) -> Non
     half = lane.put("half", b"3" * 12_000)
     lane.put("behind", b"y")
     whole = lane.path.read_bytes()
-    lane.write_at(lane.place(half) + 5000, bytes(4000))
+    lane.write_at(lane.position(half) + 5000, bytes(4000))
     with pytest.warns(DamageWarning, match="half is incomplete") as warned:
         container = Container(tmp_path / "c")
     assert warned[0].filename == __file__
@@ -192,15 +192,15 @@ def test_an_incomplete_record_is_read_once_it_is_complete(tmp_path: Path) -> Non
     # The same with a record whose end is missing.
     partial = lane.put("partial", b"4" * 9000)
     whole = lane.path.read_bytes()
-    lane.path.write_bytes(whole[: lane.place(partial)])
+    lane.path.write_bytes(whole[: lane.position(partial)])
     container.refresh()
     assert container.find("partial") is None and container.damage == []
-    lane.path.write_bytes(whole[: lane.place(partial) + 30])
+    lane.path.write_bytes(whole[: lane.position(partial) + 30])
     with pytest.warns(DamageWarning, match="it is incomplete"):
         container.refresh()
     # A warning is issued once.
     for end in (64, 100, 5000):
-        lane.path.write_bytes(whole[: lane.place(partial) + end])
+        lane.path.write_bytes(whole[: lane.position(partial) + end])
         container.refresh()
         assert container.find("partial") is None and len(container.damage) == 1
     lane.path.write_bytes(whole)
@@ -215,7 +215,7 @@ def test_records_that_arrive_late_are_found(tmp_path: Path, first: str) -> None:
     places = {"head": (40, 20), "data": (5000, 4000)}
     for name in (first, *(places.keys() - {first})):
         at, size = places[name]
-        start = lane.place(lane.put(name, name.encode() * 3000))
+        start = lane.position(lane.put(name, name.encode() * 3000))
         lane.put(f"behind {name}", b"y")
         places[name] = start + at, size
     whole = lane.path.read_bytes()
@@ -238,7 +238,7 @@ def test_bytes_after_an_end_record_are_ignored(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("file", b"1")
     lane.finish()
-    lane.write_at(lane.place(lane.address), b"garbage" * 20)
+    lane.write_at(lane.position(lane.address), b"garbage" * 20)
     assert Container(tmp_path / "c").damage == []
 
 
@@ -246,9 +246,9 @@ def test_refresh_warns_of_new_damage(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("first", b"1")
     container = Container(tmp_path / "c")
-    place = lane.put("second", b"2" * 100)
+    position = lane.put("second", b"2" * 100)
     lane.put("third", b"3")
-    lane.write_at(lane.place(place) + 70, b"\xff")
+    lane.write_at(lane.position(position) + 70, b"\xff")
     with pytest.warns(DamageWarning, match="2 places are damaged") as warned:
         container.refresh()
     assert warned[0].filename == __file__
@@ -262,7 +262,7 @@ def test_a_removal_after_an_incomplete_record_is_not_valid(tmp_path: Path) -> No
     moved = lane.put("new", b"content")
     lane.remove("old")
     assert paths(Container(tmp_path / "c")) == ["new"]
-    lane.write_at(lane.place(moved), b"lost")
+    lane.write_at(lane.position(moved), b"lost")
     with pytest.warns(DamageWarning):
         container = Container(tmp_path / "c")
     assert paths(container) == ["old"] and container.read_bytes("old") == b"content"
@@ -278,7 +278,7 @@ def test_a_torn_record_stays_invalid_after_the_next_incarnation(tmp_path: Path, 
     if has_index:
         close(tmp_path / "c")
     torn = lane.append(0, entry(b"file", 2, 12_000), b"3" * 12_000)
-    lane.write_at(lane.place(torn) + 6000, bytes(4000))
+    lane.write_at(lane.position(torn) + 6000, bytes(4000))
     lane.begin()
     lane.put("other", b"z")
     lane.sync()
@@ -325,7 +325,7 @@ def test_a_subfile_truncated_within_its_header_has_no_lanes(tmp_path: Path) -> N
 def test_headers_of_many_lanes_take_several_blocks(tmp_path: Path) -> None:
     lanes = 20_000
     last = Lane(tmp_path / "c", lane=lanes - 1, lanes=lanes)
-    assert last.place(0) == (2 + lanes - 1) * BLOCK_SIZE
+    assert last.position(0) == (2 + lanes - 1) * BLOCK_SIZE
     last.put("far", b"away")
     last.finish()
     close(tmp_path / "c")

@@ -138,8 +138,8 @@ def test_valid_chunks_beside_a_damaged_one_are_readable(tmp_path: Path) -> None:
     made = pack(tmp_path / "tree", tmp_path / "made", "--block-size=8MiB", "--writers=1")
     (subfile,) = made.glob("*.data")
     whole = subfile.read_bytes()
-    place = whole.index(data[1 << 20 : (1 << 20) + 64])
-    subfile.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    position = whole.index(data[1 << 20 : (1 << 20) + 64])
+    subfile.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
     with Container(made).open("file") as file:
         assert file.read(1 << 20) == data[: 1 << 20]
         with pytest.raises(DamagedError, match="checksum of its chunk 4 is wrong"):

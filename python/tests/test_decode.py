@@ -13,7 +13,7 @@ from tameike import entry, index, record
 from tameike.errors import FormatError
 from tameike.geometry import LaneId, Superblock
 from tameike.postcard import Decoder
-from tameike.record import Head, Place
+from tameike.record import Head, Position
 
 names = st.binary(min_size=1, max_size=255).filter(lambda name: entry.is_path(name))
 extents = st.lists(st.tuples(*[st.integers(0, 1 << 20)] * 6), max_size=5)
@@ -101,20 +101,20 @@ def test_garbage_within_an_entry_is_a_format_error(tail: bytes, at: int, rubbish
 def test_garbage_is_no_record(data: bytes, begins_as_one: bool) -> None:
     if begins_as_one:
         data = b"TREC\1\0" + data[6:]
-    assert not isinstance(record.decode(data, Place(1, LaneId(0, 0), 0)), Head)
+    assert not isinstance(record.decode(data, Position(1, LaneId(0, 0), 0)), Head)
 
 
 def test_each_flipped_bit_of_a_head_is_detected(tmp_path: Path) -> None:
     lane = writer.Lane(tmp_path / "c")
     lane.put("some/path", b"content")
     data = lane.path.read_bytes()[writer.BLOCK_SIZE :]
-    place = Place(writer.CONTAINER, LaneId(0, 0), 0)
-    head = record.decode(data, place)
+    position = Position(writer.CONTAINER, LaneId(0, 0), 0)
+    head = record.decode(data, position)
     assert isinstance(head, Head)
     for bit in range(head.size * 8):
         turned = bytearray(data)
         turned[bit // 8] ^= 1 << bit % 8
-        assert not isinstance(record.decode(bytes(turned), place), Head), bit
+        assert not isinstance(record.decode(bytes(turned), position), Head), bit
 
 
 @given(st.integers(12, 23), st.integers(1, 8), st.integers(0, 8), st.integers(0, 1 << 40), st.integers(0, 1 << 30))

@@ -211,19 +211,19 @@ def test_urls_are_chained(packed: dict[str, Path], tree: Path) -> None:
 
 def test_containers_are_read_from_any_file_system(packed: dict[str, Path], tree: Path, tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
-    memory.put(str(packed["large blocks"]), "/place/c", recursive=True)
+    memory.put(str(packed["large blocks"]), "/position/c", recursive=True)
     try:
-        fs = fsspec.filesystem("tameike-agg", fo="/place/c", target_protocol="memory")
+        fs = fsspec.filesystem("tameike-agg", fo="/position/c", target_protocol="memory")
         data = (tree / "large/9500000").read_bytes()
         assert fs.cat_file("large/9500000", 4_000_000, 5_000_000) == data[4_000_000:5_000_000]
-        assert fsspec.open("tameike-agg://order/a/x::memory://place/c").open().read() == b"order/a/x"
-        by_url = Container("memory://place/c")
+        assert fsspec.open("tameike-agg://order/a/x::memory://position/c").open().read() == b"order/a/x"
+        by_url = Container("memory://position/c")
         assert by_url.has_index and by_url.read_bytes("large/1048577") == (tree / "large/1048577").read_bytes()
         assert pickle.loads(pickle.dumps(by_url)).read_bytes("order/a/x") == b"order/a/x"
-        by_records = ContainerFileSystem("memory://place/c", use_index=False)
+        by_records = ContainerFileSystem("memory://position/c", use_index=False)
         assert by_records.find("order") == fs.find("order")
     finally:
-        memory.rm("/place", recursive=True)
+        memory.rm("/position", recursive=True)
     archive = shutil.make_archive(str(tmp_path / "c"), "zip", packed["small blocks"].parent, "small-blocks")
     with fsspec.open(f"tameike-agg://order/a/x::zip://small-blocks::file://{archive}") as file:
         assert file.read() == b"order/a/x"

@@ -45,13 +45,13 @@ def agg(*arguments: object) -> str:
     return done.stdout
 
 
-def assert_the_program_reads_the_same(path: Path, place: Path) -> None:
+def assert_the_program_reads_the_same(path: Path, position: Path) -> None:
     """Compares names and their order, contents, and damage."""
     container = opened(path)
     assert [item.path for item in container.walk()] == agg("ls", "-r", path).splitlines()
-    agg("extract", path, place)
-    assert content(container) == {name: data for name, data in files_below(place).items() if data is not None}
-    shutil.rmtree(place)
+    agg("extract", path, position)
+    assert content(container) == {name: data for name, data in files_below(position).items() if data is not None}
+    shutil.rmtree(position)
     damage = [(*reversed(damage.lane), damage.address) for damage in opened(path, use_index=False).damage]
     reported = [tuple(map(int, match[:3])) for match in DAMAGE.findall(agg("verify", path))]
     # The program may scan a lane twice if it was written meanwhile, so the order may differ.
@@ -80,10 +80,10 @@ class Scenario:
             yield number
 
     def step(self) -> None:
-        place = self.rng.choice(LANES)
-        writer = self.writers.get(place)
+        position = self.rng.choice(LANES)
+        writer = self.writers.get(position)
         if writer is None:
-            self.writers[place] = Lane(self.directory, place[0], lane=place[1], lanes=3)
+            self.writers[position] = Lane(self.directory, position[0], lane=position[1], lanes=3)
             return
         what = self.rng.random()
         if what < 0.7:
@@ -91,7 +91,7 @@ class Scenario:
         elif what < 0.85:
             writer.sync()
         else:
-            del self.writers[place]
+            del self.writers[position]
             if what < 0.93:
                 writer.finish()
 
@@ -103,19 +103,19 @@ class Scenario:
             return
         size = self.rng.choice([0, 5, 300, 5000, 16_000, 90_000])
         data = self.rng.randbytes(size)
-        kept: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.rng.random() < 0.4:
             # A part is compressible.
             data = data[: size // 3] + (data[:9] * size)[: size - size // 3]
-            kept = {"codec": ZSTD, "keep": compressed}
+            options = {"codec": ZSTD, "encode": compressed}
         self.model[path] = data
         if len(data) <= 16_000:
-            writer.append(0, entry(path.encode(), self.versions, len(data)), data, **kept)
+            writer.append(0, entry(path.encode(), self.versions, len(data)), data, **options)
             return
         extents = []
         for at in range(0, len(data), 20_000):
             piece = data[at : at + 20_000]
-            address = writer.append(1, b"", piece, **kept)
+            address = writer.append(1, b"", piece, **options)
             extents.append((at, len(piece), writer.subfile, writer.lane, address, 0))
         writer.append(0, entry(path.encode(), self.versions, len(data), extents=extents), b"")
 
@@ -130,7 +130,7 @@ class Scenario:
         """Crashes all writers; a power failure loses some unsynced bytes of one."""
         torn = self.rng.choice(list(self.writers.values()))
         self.writers.clear()
-        start, end = torn.place(torn.durable_end), torn.place(torn.address)
+        start, end = torn.position(torn.durable_end), torn.position(torn.address)
         if torn.address > torn.durable_end and end - start == torn.address - torn.durable_end:
             self.has_lost = True
             at = self.rng.randrange(start, end)
@@ -145,11 +145,11 @@ def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     libraries = [*built.glob("libtameike_capi.so"), *built.glob("deps/libtameike_capi.so")]
     if compiler is None or not libraries:
         pytest.skip("no compiler, or no library: `cargo build --package tameike-capi`")
-    place, source = tmp_path_factory.mktemp("c"), ROOT / "crates" / "capi"
+    position, source = tmp_path_factory.mktemp("c"), ROOT / "crates" / "capi"
     for name in ("libtameike.so", "libtameike.so.0"):
-        (place / name).symlink_to(max(libraries, key=lambda library: library.stat().st_mtime))
-    flags = ["-std=gnu11", f"-I{source}/include", f"-L{place}", "-ltameike", f"-Wl,-rpath,{place}"]
-    made = place / "containers"
+        (position / name).symlink_to(max(libraries, key=lambda library: library.stat().st_mtime))
+    flags = ["-std=gnu11", f"-I{source}/include", f"-L{position}", "-ltameike", f"-Wl,-rpath,{position}"]
+    made = position / "containers"
     subprocess.run([compiler, source / "tests" / "calls" / "containers.c", "-o", made, *flags], check=True)
     return made
 

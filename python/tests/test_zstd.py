@@ -129,19 +129,19 @@ def test_decompression_is_limited_to_the_chunk_size(tmp_path: Path) -> None:
 
 def test_flipped_bits_of_a_frame_are_reported(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
-    place = lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=compressed)
+    position = lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=compressed)
     lane.sync()
     lane.put("last", b"")
     whole = lane.path.read_bytes()
     head = 64 + len(entry(b"file", 1, 4000)) + 8
-    at = lane.place(place) + head
+    at = lane.position(position) + head
     lane.write_at(at + 7, bytes([whole[at + 7] ^ 1]))
     with pytest.raises(DamagedError, match="the checksum of its chunk 0 is wrong"):
         Container(tmp_path / "c").read_bytes("file")
     # An unsynced record with the damage is not valid.
     lane = Lane(tmp_path / "other")
     lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=compressed)
-    lane.write_at(lane.place(head + 7), b"\0")
+    lane.write_at(lane.position(head + 7), b"\0")
     with pytest.warns(DamageWarning, match="file is incomplete"):
         assert not Container(tmp_path / "other").exists("file")
 

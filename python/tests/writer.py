@@ -59,7 +59,7 @@ def entry(
 
 
 def compressed(data: bytes) -> bytes:
-    """The kept bytes of a chunk."""
+    """The stored bytes of a chunk."""
     frame: bytes = zstd.compress(data)
     return frame if len(frame) < len(data) else data
 
@@ -89,7 +89,7 @@ class Lane:
         self.incarnation = (before & ~FINISHED) + 1
         self.address = 0
         if before:
-            turn, rest = divmod(max(0, self.path.stat().st_size - self.place(0)), BLOCK_SIZE * self.lanes)
+            turn, rest = divmod(max(0, self.path.stat().st_size - self.position(0)), BLOCK_SIZE * self.lanes)
             self.address = (turn + (rest > 0)) * BLOCK_SIZE
         self.set_in_header(self.incarnation)
         self.sequence = self.incarnation << 32
@@ -124,38 +124,38 @@ class Lane:
         data: bytes,
         codec: int = 0,
         version: int = 1,
-        keep: Callable[[bytes], bytes] = bytes,
+        encode: Callable[[bytes], bytes] = bytes,
     ) -> int:
-        """Appends a record, and returns its address. ``keep`` returns the kept bytes of a chunk."""
+        """Appends a record, and returns its address. ``encode`` returns the stored bytes of a chunk."""
         chunks = [data[at : at + CHUNK_SIZE] for at in range(0, len(data), CHUNK_SIZE)]
-        kept = [keep(chunk) for chunk in chunks]
-        size = 64 + len(encoded) + 8 * len(chunks) + sum(map(len, kept))
+        stored = [encode(chunk) for chunk in chunks]
+        size = 64 + len(encoded) + 8 * len(chunks) + sum(map(len, stored))
         rest = BLOCK_SIZE - self.address % BLOCK_SIZE
         if size > rest:
             assert size <= BLOCK_SIZE
             self.write(2, b"", [], [], 0, 1)
             self.address += rest - 64
         address = self.address
-        self.write(kind, encoded, chunks, kept, codec, version)
+        self.write(kind, encoded, chunks, stored, codec, version)
         return address
 
     def write(
-        self, kind: int, encoded: bytes, chunks: list[bytes], kept: list[bytes], codec: int, version: int
+        self, kind: int, encoded: bytes, chunks: list[bytes], stored: list[bytes], codec: int, version: int
     ) -> None:
         unsynced = self.address - self.durable_end
         head = struct.pack(
             "<4sHBBQIIQQIIIII",
             *(b"TREC", version, kind, codec, self.container, self.subfile, self.lane, self.address, self.sequence),
-            *(len(encoded), len(chunks), sum(map(len, chunks)), sum(map(len, kept)), unsynced),
+            *(len(encoded), len(chunks), sum(map(len, chunks)), sum(map(len, stored)), unsynced),
         )
-        rest = encoded + b"".join(struct.pack("<II", len(chunk), crc32c(chunk)) for chunk in kept)
-        record = head + struct.pack("<I", crc32c(head + rest)) + rest + b"".join(kept)
+        rest = encoded + b"".join(struct.pack("<II", len(chunk), crc32c(chunk)) for chunk in stored)
+        record = head + struct.pack("<I", crc32c(head + rest)) + rest + b"".join(stored)
         record += bytes(-len(record) % 64)
-        self.write_at(self.place(self.address), record)
+        self.write_at(self.position(self.address), record)
         self.address += len(record)
         self.sequence += 1
 
-    def place(self, address: int) -> int:
+    def position(self, address: int) -> int:
         """Offset of an address in the subfile."""
         header = -(-(INCARNATIONS_AT + 4 * self.lanes) // BLOCK_SIZE) * BLOCK_SIZE
         turn, within = divmod(address, BLOCK_SIZE)
@@ -169,7 +169,7 @@ class Lane:
     def set_in_header(self, number: int) -> None:
         self.write_at(INCARNATIONS_AT + 4 * self.lane, struct.pack("<I", number))
 
-    def write_at(self, place: int, data: bytes) -> None:
+    def write_at(self, position: int, data: bytes) -> None:
         with self.path.open("r+b") as file:
-            file.seek(place)
+            file.seek(position)
             file.write(data)

@@ -293,7 +293,7 @@ impl AgentControl for Agent {
     fn save_removed(&self, dir: &Path) -> Receipt {
         let Some(cache) = self.coordinator() else { return Receipt::default() };
         let dir = dir.to_owned();
-        let saved = self.begin(async move { cache.save_gone(&dir).await }).recv();
+        let saved = self.begin(async move { cache.save_orphaned(&dir).await }).recv();
         saved.unwrap_or_else(|_| Receipt { faults: vec![stopped().to_string()], ..Receipt::default() })
     }
 
@@ -367,14 +367,14 @@ impl AgentControl for Agent {
         synced.ok_or_else(late)??;
         packed?;
         let undrained = storage::undrained_unless_salvaged(store, dir)?;
-        // After a complete drain, the receipt has reported the files that were cut off.
+        // After a complete drain, the receipt has reported the files that were interrupted.
         Ok(Undrained { open: if drained { 0 } else { undrained.open }, ..undrained })
     }
 
-    fn cut_off(&self) {
+    fn mark_interrupted(&self) {
         let Some(cache) = self.node().ok().and_then(|node| node.views().cache().cloned()) else { return };
         // A stopped agent cannot record more.
-        let _ = self.begin(async move { cache.cut_off().await }).recv();
+        let _ = self.begin(async move { cache.mark_interrupted().await }).recv();
     }
 
     fn inspect(device_dir: &Path) -> Result<Undrained> {

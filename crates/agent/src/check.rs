@@ -5,8 +5,8 @@ use tameike_core::{Fault, InodeId, Result};
 use tameike_io::os::system::System;
 use tameike_server::cache;
 use tameike_store::RecordKind;
-use tameike_store::check::{Book, Dirty, RecordChecks};
-use tameike_store::directory::patiently;
+use tameike_store::check::{Dirty, Findings, RecordChecks};
+use tameike_store::directory::retry_while_busy;
 use tameike_store::table::Table;
 
 pub use tameike_store::check::{Device, Finding, Loss, Part, Report, Severity, StoppedMedia};
@@ -19,8 +19,8 @@ impl RecordChecks for All {
         crate::storage::replay(kind, body, table)
     }
 
-    fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
-        cache::check::examine(table, dirty, book)
+    fn examine(&self, table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
+        cache::check::examine(table, dirty, findings)
     }
 
     fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
@@ -37,6 +37,7 @@ pub fn check_media(media: StoppedMedia) -> Result<Report> {
 pub fn check(dir: &Path, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
     let failed = |error| Fault::from_os(format!("checking the store {}", dir.display()), &error);
     let system = System::start(1).map_err(failed)?;
-    let checked = patiently(system.runtime(), || tameike_store::check::check(dir, &All, repair, progress));
+    let checked =
+        retry_while_busy(system.runtime(), || tameike_store::check::check(dir, &All, repair, progress));
     pollster::block_on(checked)
 }

@@ -360,9 +360,9 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// The order is invalid, the other node is not reached, or received data differs from sent data.
     fn measure(&self, order: Order) -> Result<Outcome>;
 
-    /// Records files of the cache view that programs have open for writing as cut off. Called when the driver has failed, before these
+    /// Records files of the cache view that programs have open for writing as interrupted. Called when the driver has failed, before these
     /// programs are ended.
-    fn cut_off(&self) {}
+    fn mark_interrupted(&self) {}
 
     /// Stops the agent. Flushes in progress may take `grace`; data that is dirty then stays in the journal. `drained` means that no
     /// node has dirty data. Call it once; other calls in progress return soon after. It calls `stopping` as it makes progress.

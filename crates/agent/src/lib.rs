@@ -27,5 +27,5 @@ pub use measure::Meter;
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
 pub use storage::replay;
-pub use tameike_store::give_space_back;
+pub use tameike_store::release_space;
 pub use views::{LocalFiles, Views};

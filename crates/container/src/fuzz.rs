@@ -46,12 +46,12 @@ pub fn record(bytes: &[u8]) {
         let Found::Record(head) = record::decode(&bytes, &position) else { continue };
         assert!(head.size as usize <= bytes.len());
         for chunk in 0..head.chunks.len() {
-            let kept = head.kept_range(chunk);
-            assert!(kept.end <= (head.size + head.kept_size) as usize);
+            let stored = head.stored_range(chunk);
+            assert!(stored.end <= (head.size + head.stored_size) as usize);
             let size = head.chunk_range(chunk).len();
-            let Some(kept) = bytes.get(kept) else { continue };
+            let Some(stored) = bytes.get(stored) else { continue };
             let mut unpacked = Vec::new();
-            if kept.len() < size && unpack(kept, size, &mut unpacked).is_ok() {
+            if stored.len() < size && unpack(stored, size, &mut unpacked).is_ok() {
                 assert_eq!(unpacked.len(), size);
             }
         }

@@ -16,9 +16,9 @@ use crate::format::geometry::LaneId;
 use crate::format::record::{self, ALIGNMENT, Kind, Payload, Position, first_sequence, head_size};
 use crate::format::subfile::{Claim, Subfile};
 use crate::format::superblock::Superblock;
-use content_lanes::Streams;
+use content_lanes::ContentLanes;
 use tameike_core::{Errno, Fault, Result};
-use write_behind::Behind;
+use write_behind::WriteBehind;
 
 /// Content larger than a block divided by this is never kept in the record of its entry, but split into pieces that fill blocks.
 const TOGETHER_PART: usize = 4;
@@ -51,13 +51,13 @@ pub struct LaneWriter {
     pending: Vec<u8>,
     packer: Packer,
     /// Write-behind; without it, writes are synchronous.
-    behind: Option<Behind>,
+    write_behind: Option<WriteBehind>,
     /// Everything before is in the subfile; from here to `address`, write-behind may be in flight.
     given: u64,
     /// Entries in `pending` reference content in other lanes of this writer.
     names_content: bool,
     /// Lanes for content; without them, content goes to this lane.
-    streams: Option<Streams>,
+    content_lanes: Option<ContentLanes>,
 }
 
 /// Location of a record.
@@ -94,22 +94,22 @@ impl LaneWriter {
             durable_end: address,
             pending: Vec::new(),
             packer: Packer::new(Codec::None)?,
-            behind: None,
+            write_behind: None,
             given: address,
             names_content: false,
-            streams: None,
+            content_lanes: None,
         }))
     }
 
     /// Starts a write-behind thread: it writes one block while the next one is filled.
     pub fn write_behind(&mut self) -> Result<()> {
-        self.behind = Some(Behind::new(self.subfile.file().clone())?);
+        self.write_behind = Some(WriteBehind::new(self.subfile.file().clone())?);
         Ok(())
     }
 
     /// Puts content that is not small to lanes of its own.
-    pub(super) fn put_content_in(&mut self, streams: Streams) {
-        self.streams = Some(streams);
+    pub(super) fn put_content_in(&mut self, streams: ContentLanes) {
+        self.content_lanes = Some(streams);
     }
 
     /// Compresses data with a codec, where that pays.
@@ -151,14 +151,14 @@ impl LaneWriter {
             let message = format!("{}: its record does not fit into a block", shown(path));
             return Err(Fault::new(Errno::EFBIG, message));
         }
-        self.names_content |= self.streams.is_some() && entry.names_content();
+        self.names_content |= self.content_lanes.is_some() && entry.names_content();
         let put = self.append(Kind::Entry, &encoded, data)?;
         Ok((entry, put))
     }
 
     /// Puts content that begins at offset `start` of a file, and appends its location to `extents`. An entry must reference it.
     pub fn put_pieces(&mut self, mut start: u64, mut data: &[u8], extents: &mut Vec<Extent>) -> Result<()> {
-        if let Some(streams) = &mut self.streams {
+        if let Some(streams) = &mut self.content_lanes {
             return streams.put_pieces(self.lane, start, data, extents);
         }
         while !data.is_empty() {
@@ -180,7 +180,7 @@ impl LaneWriter {
     /// Maximum size of content kept with its entry, at any position.
     pub fn together_size_max(&self) -> usize {
         let part = (self.block_size() / TOGETHER_PART).min(PORTION);
-        if self.streams.is_some() { part.min(TOGETHER_SIZE_MAX) } else { part }
+        if self.content_lanes.is_some() { part.min(TOGETHER_SIZE_MAX) } else { part }
     }
 
     /// Maximum size of content kept with the next entry.
@@ -188,7 +188,9 @@ impl LaneWriter {
         let may_stay_blank = (self.block_size() / BLANK_PART).max(record_span(0, PIECE_SIZE_MIN));
         match self.block_rest() {
             // The compressed size is not known here.
-            _ if self.streams.is_some() || self.packer.codec() != Codec::None => self.together_size_max(),
+            _ if self.content_lanes.is_some() || self.packer.codec() != Codec::None => {
+                self.together_size_max()
+            }
             rest if rest < may_stay_blank => self.together_size_max(),
             rest => data_within(rest).saturating_sub(ENTRY_SIZE).min(self.together_size_max()),
         }
@@ -247,16 +249,16 @@ impl LaneWriter {
 
     /// Returns true if the buffer is empty and no write-behind is in flight.
     pub(super) fn is_written(&self) -> bool {
-        self.pending.is_empty() && self.behind.as_ref().is_none_or(Behind::is_free)
+        self.pending.is_empty() && self.write_behind.as_ref().is_none_or(WriteBehind::is_free)
     }
 
     fn content_lanes(&self) -> &[Self] {
-        self.streams.as_ref().map_or(&[], Streams::lanes)
+        self.content_lanes.as_ref().map_or(&[], ContentLanes::lanes)
     }
 
     /// The writer of a lane: this one, or one of its content lanes.
     fn of_lane(&mut self, lane: LaneId) -> Option<&mut Self> {
-        if self.lane == lane { Some(self) } else { self.streams.as_mut()?.lane_mut(lane) }
+        if self.lane == lane { Some(self) } else { self.content_lanes.as_mut()?.lane_mut(lane) }
     }
 
     /// Address of the next record.
@@ -280,7 +282,7 @@ impl LaneWriter {
             self.give_pending()?;
         }
         let payload = Payload::new(data, &mut self.packer);
-        let size = head_size(entry.len(), data.len()) + payload.kept_size();
+        let size = head_size(entry.len(), data.len()) + payload.stored_size();
         if size.next_multiple_of(ALIGNMENT as usize) > self.block_rest() {
             self.end_block()?;
         }

@@ -18,9 +18,9 @@ pub enum FileOutcome {
     Verified,
     /// Not completely on the shared file system, with the reason. The journal still has the dirty data.
     Missing(String),
-    /// A program had the file open for writing when the job was cut off; the text says how much is there, synced. The
+    /// A program had the file open for writing when the job was interrupted; the text says how much is there, synced. The
     /// journal has no more of it.
-    CutOff(String),
+    Interrupted(String),
 }
 
 /// One drained file.
@@ -87,9 +87,9 @@ impl Receipt {
         self.files.iter().filter(|file| file.is_missing())
     }
 
-    /// The files that a program had open for writing when the job was cut off.
-    pub fn cut_off(&self) -> impl Iterator<Item = &FileReceipt> {
-        self.files.iter().filter(|file| matches!(file.outcome, FileOutcome::CutOff(_)))
+    /// The files that a program had open for writing when the job was interrupted.
+    pub fn interrupted(&self) -> impl Iterator<Item = &FileReceipt> {
+        self.files.iter().filter(|file| matches!(file.outcome, FileOutcome::Interrupted(_)))
     }
 
     /// Adds the files of another agent's receipt.

@@ -1,6 +1,6 @@
 //! Wrappers of a fabric that change some calls and forward the others.
 
-use crate::{Fabric, Got, GrantId, Lane, Receiver, Sent};
+use crate::{Fabric, GetFuture, GrantId, Lane, Receiver, SendFuture};
 use std::sync::Arc;
 use tameike_core::NodeId;
 use tameike_io::disk::HostDevice;
@@ -13,15 +13,15 @@ pub trait FabricLayer: Send + Sync {
     /// The fabric below.
     fn inner(&self) -> &dyn Fabric;
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         self.inner().send(to, lane, body, payload)
     }
 
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture {
         self.inner().put(to, grant, source, body)
     }
 
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture {
         self.inner().get(from, grant, frame, length)
     }
 
@@ -39,7 +39,7 @@ impl<L: FabricLayer> Fabric for L {
         self.inner().inline_max()
     }
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         FabricLayer::send(self, to, lane, body, payload)
     }
 
@@ -55,11 +55,11 @@ impl<L: FabricLayer> Fabric for L {
         self.inner().revoke(grant)
     }
 
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture {
         FabricLayer::put(self, to, grant, source, body)
     }
 
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture {
         FabricLayer::get(self, from, grant, frame, length)
     }
 

@@ -98,9 +98,9 @@ pub trait Receiver: Send + Sync {
 }
 
 /// The result of a send. The fabric no longer needs the bytes, which does not imply delivery.
-pub type Sent = BoxFuture<'static, Result<()>>;
+pub type SendFuture = BoxFuture<'static, Result<()>>;
 /// The frame of a get, and the result.
-pub type Got = BoxFuture<'static, (Frame, Result<()>)>;
+pub type GetFuture = BoxFuture<'static, (Frame, Result<()>)>;
 
 /// The network between agents. The receiving fabric verifies payloads and frames against the digest of the sender's checksums
 /// ([`Payload::sums`]), drops mismatches, and keeps the checksums with the data.
@@ -116,7 +116,7 @@ pub trait Fabric: Send + Sync {
     /// - `ECONNRESET`, `ETIMEDOUT`: the connection broke; the message may have arrived.
     /// - `EHOSTDOWN`: the peer failed or is unreachable.
     /// - `EINVAL`: the message is too large.
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent;
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture;
     /// Lets peers put into `frame` until the grant is revoked.
     fn grant_write(&self, frame: Frame) -> GrantId;
     /// Lets peers get from `payload` until the grant is revoked.
@@ -126,9 +126,9 @@ pub trait Fabric: Send + Sync {
     fn revoke(&self, grant: GrantId) -> Option<Frame>;
     /// Writes `source` to the start of a frame granted by `to`, then delivers `body` there on the reply lane. If the grant is not
     /// active, the peer drops `body` too.
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent;
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture;
     /// Reads `length` bytes granted by `from` into the start of `frame`.
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got;
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture;
     /// Sets the receiver. Called once, before the first message.
     fn attach(&self, receiver: Arc<dyn Receiver>);
     /// Checks that `peer` still answers. Called once a second while a request to `peer` is pending, from [`PROBE_AFTER`] on. A
@@ -152,7 +152,7 @@ pub struct Answer {
 }
 
 /// The result of a call.
-pub type Answered = BoxFuture<'static, Result<Answer>>;
+pub type CallFuture = BoxFuture<'static, Result<Answer>>;
 
 /// Calls other agents. Calls to the local node run directly, without encoding or copies.
 pub trait Rpc: Send + Sync {
@@ -163,7 +163,8 @@ pub trait Rpc: Send + Sync {
     ///
     /// # Errors
     /// The fault that the peer returned, or `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit.
-    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Answered;
+    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>)
+    -> CallFuture;
     /// See [`Fabric::device_of`].
     fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let _ = node;
@@ -217,12 +218,12 @@ impl Carried {
 }
 
 /// The reply to a request, and its payload.
-pub type Served = BoxFuture<'static, (Reply, Carried)>;
+pub type ServeFuture = BoxFuture<'static, (Reply, Carried)>;
 
 /// Serves requests.
 pub trait Service: Send + Sync {
     /// Serves one request of `from`. Runs synchronously up to the first wait.
-    fn serve(&self, from: NodeId, request: Request, payload: Option<Payload>, target: Target) -> Served;
+    fn serve(&self, from: NodeId, request: Request, payload: Option<Payload>, target: Target) -> ServeFuture;
     /// Handles a change of a peer's state.
     fn peer(&self, peer: NodeId, event: PeerEvent);
 }

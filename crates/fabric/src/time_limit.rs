@@ -62,7 +62,7 @@ impl TimeLimitedCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Answered;
+    use crate::CallFuture;
     use futures_util::future::FutureExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use tameike_core::wire::Reply;
@@ -89,7 +89,7 @@ mod tests {
             _: Request,
             _: Option<tameike_io::slab::Payload>,
             _: Option<Frame>,
-        ) -> Answered {
+        ) -> CallFuture {
             self.attempts.fetch_add(1, Ordering::Relaxed);
             let time = if self.is_stuck.load(Ordering::Relaxed) { 100 * LIMIT } else { LIMIT / 2 };
             let wait = self.runtime.sleep(time);

@@ -1,7 +1,7 @@
 //! Tests of two nodes that create names at the same time, in the shared directory and in its container.
 
+mod external;
 mod lost;
-mod outside;
 
 use super::{
     ATTRIBUTE, ContainerDir, ExternalDir, OpenContainer, PackHandler, PackedTree, Packer, PackerClient,

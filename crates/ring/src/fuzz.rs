@@ -4,7 +4,9 @@ use crate::WINDOW_SIZE;
 use crate::client::Client;
 use crate::greeting::{Welcome, hello, is_hello};
 use crate::layout::{LEFT, REQUESTED, SLOTS, Slot, left, pending};
-use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Takes, Time};
+use crate::message::{
+    Accepts, FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time,
+};
 use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed, encode};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -34,7 +36,7 @@ pub fn request(bytes: &[u8]) {
 pub fn reply(bytes: &[u8]) {
     if let Some(reply) = Reply::decode(&words::<REPLY_WORDS>(bytes)) {
         if let Reply::Count(count)
-        | Reply::Lent(count)
+        | Reply::Granted(count)
         | Reply::Placed(count)
         | Reply::Appended { count, .. } = reply
         {
@@ -78,7 +80,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 handle: 5,
                 offset: 1 << 40,
                 size: WINDOW_SIZE as u32,
-                takes: Takes { lent: true, placed: true, stale: false },
+                accepts: Accepts { granted: true, placed: true, stale: false },
             },
         ),
         ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
@@ -108,7 +110,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("failed", Reply::Failed(-2)),
         ("done", Reply::Done),
         ("count", Reply::Count(4096)),
-        ("lent", Reply::Lent(4096)),
+        ("granted", Reply::Granted(4096)),
         ("placed", Reply::Placed(4096)),
         ("appended", Reply::Appended { count: 4096, end: 1 << 40 }),
         ("offset", Reply::Offset(100)),

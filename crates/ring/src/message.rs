@@ -43,9 +43,9 @@ pub struct Path {
 
 /// Replies to a read that the program accepts besides bytes in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Takes {
-    /// [`Reply::Lent`].
-    pub lent: bool,
+pub struct Accepts {
+    /// [`Reply::Granted`].
+    pub granted: bool,
     /// [`Reply::Placed`].
     pub placed: bool,
     /// The last [`Reply::Placed`] was stale: the agent must forget that location.
@@ -64,7 +64,7 @@ pub enum Request {
         /// Mode of a new file.
         mode: u32,
     },
-    /// `pread`. The reply is bytes in the window, or another one in `takes`.
+    /// `pread`. The reply is bytes in the window, or another one that `accepts` names.
     Read {
         /// Handle.
         handle: u64,
@@ -73,7 +73,7 @@ pub enum Request {
         /// Number of bytes, at most [`WINDOW_SIZE`].
         size: u32,
         /// Accepted replies.
-        takes: Takes,
+        accepts: Accepts,
     },
     /// `pwrite` of bytes in the window.
     Write {
@@ -169,7 +169,7 @@ pub enum Reply {
     /// Number of bytes that were moved, or are in the window.
     Count(u32),
     /// Number of bytes that can be read in a granted frame, unless it is revoked meanwhile.
-    Lent(u32),
+    Granted(u32),
     /// Number of bytes that the program can read on a device, at the location in the window, unless they have moved.
     Placed(u32),
     /// Bytes were appended.
@@ -220,13 +220,13 @@ impl Path {
     }
 }
 
-impl Takes {
+impl Accepts {
     fn word(self) -> u64 {
-        u64::from(self.lent) | u64::from(self.placed) << 1 | u64::from(self.stale) << 2
+        u64::from(self.granted) | u64::from(self.placed) << 1 | u64::from(self.stale) << 2
     }
 
     fn decode(word: u64) -> Option<Self> {
-        (word < 8).then_some(Self { lent: word & 1 == 1, placed: word & 2 == 2, stale: word & 4 == 4 })
+        (word < 8).then_some(Self { granted: word & 1 == 1, placed: word & 2 == 2, stale: word & 4 == 4 })
     }
 }
 
@@ -253,8 +253,8 @@ impl Request {
             Self::Open { path, flags, mode } => {
                 of_path(OPEN, path, u64::from(*flags as u32), u64::from(*mode))
             }
-            Self::Read { handle, offset, size, takes } => {
-                [READ, *handle, *offset, u64::from(*size), takes.word(), 0, 0, 0]
+            Self::Read { handle, offset, size, accepts } => {
+                [READ, *handle, *offset, u64::from(*size), accepts.word(), 0, 0, 0]
             }
             Self::Write { handle, offset, size } => [WRITE, *handle, *offset, u64::from(*size), 0, 0, 0, 0],
             Self::Append { handle, size } => [APPEND, *handle, 0, u64::from(*size), 0, 0, 0, 0],
@@ -284,7 +284,7 @@ impl Request {
                 flags: u32::try_from(c).ok()? as i32,
                 mode: u32::try_from(d).ok()?,
             },
-            READ => Self::Read { handle: a, offset: b, size: window_size(c)?, takes: Takes::decode(d)? },
+            READ => Self::Read { handle: a, offset: b, size: window_size(c)?, accepts: Accepts::decode(d)? },
             WRITE => Self::Write { handle: a, offset: b, size: window_size(c)? },
             APPEND => Self::Append { handle: a, size: window_size(c)? },
             STATUS => Self::Status { handle: a },
@@ -335,7 +335,7 @@ const APPENDED: u64 = 5;
 const OFFSET: u64 = 6;
 const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
-const LENT: u64 = 9;
+const GRANTED: u64 = 9;
 const PLACED: u64 = 10;
 
 impl Reply {
@@ -347,7 +347,7 @@ impl Reply {
             Self::Failed(errno) => (words[0], words[1]) = (FAILED, u64::from(*errno as u32)),
             Self::Done => words[0] = DONE,
             Self::Count(count) => (words[0], words[1]) = (COUNT, u64::from(*count)),
-            Self::Lent(count) => (words[0], words[1]) = (LENT, u64::from(*count)),
+            Self::Granted(count) => (words[0], words[1]) = (GRANTED, u64::from(*count)),
             Self::Placed(count) => (words[0], words[1]) = (PLACED, u64::from(*count)),
             Self::Appended { count, end } => {
                 (words[0], words[1], words[2]) = (APPENDED, u64::from(*count), *end);
@@ -373,7 +373,7 @@ impl Reply {
             FAILED => Self::Failed(u32::try_from(words[1]).ok()? as i32),
             DONE => Self::Done,
             COUNT => Self::Count(window_size(words[1])?),
-            LENT => Self::Lent(window_size(words[1])?),
+            GRANTED => Self::Granted(window_size(words[1])?),
             PLACED => Self::Placed(window_size(words[1])?),
             APPENDED => Self::Appended { count: window_size(words[1])?, end: words[2] },
             OFFSET => Self::Offset(words[1]),

@@ -2,7 +2,7 @@
 
 use crate::cache;
 use tameike_core::InodeId;
-use tameike_store::check::{Book, Dirty};
+use tameike_store::check::{Dirty, Findings};
 use tameike_store::fuzz::MemoryTable;
 
 /// Decodes a record of the cache view's journal.
@@ -35,15 +35,16 @@ pub fn journal(bytes: &[u8]) {
     let mut table = MemoryTable::of(bytes);
     let dirty = Dirty { inode: InodeId(1 << 63), bytes: 1, coordinated_here: true };
     for _ in 0..4 {
-        let mut book = Book::default();
-        cache::check::examine(&table, &[dirty], &mut book).expect("memory does not fail");
-        let changes = book.take_changes();
+        let mut findings = Findings::default();
+        cache::check::examine(&table, &[dirty], &mut findings).expect("memory does not fail");
+        let changes = findings.take_changes();
         if changes.is_empty() {
             return;
         }
         table.change(changes);
     }
-    let mut book = Book::default();
-    let is_repaired = cache::check::examine(&table, &[], &mut book).is_ok() && book.take_changes().is_empty();
+    let mut findings = Findings::default();
+    let is_repaired =
+        cache::check::examine(&table, &[], &mut findings).is_ok() && findings.take_changes().is_empty();
     assert!(is_repaired, "the repair does not converge");
 }

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
-mod ending;
+mod flush_end;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod holders;

@@ -1,6 +1,6 @@
 //! Packing of files from the tree into the container, in batches.
 
-use super::tree::{Found, Mark, spool_fault};
+use super::tree::{Found, Version, spool_fault};
 use super::{Names, Packer, find};
 use std::collections::HashMap;
 use std::fs::File;
@@ -63,10 +63,10 @@ pub struct Batch<'a> {
     packer: &'a Packer,
     pass: Pass,
     is_full: bool,
-    files: Vec<Leaving>,
+    files: Vec<PackedFile>,
     bytes: u64,
     /// Small files that are packed in the last pass and get no stub.
-    staying: Vec<(Vec<u8>, Mark)>,
+    staying: Vec<(Vec<u8>, Version)>,
     /// Buffer for content.
     piece: Vec<u8>,
     /// Number of files with a record.
@@ -78,11 +78,11 @@ pub struct Batch<'a> {
 }
 
 /// A file that has a record, and gets a stub after the record is written.
-struct Leaving {
+struct PackedFile {
     path: Vec<u8>,
     /// Holds the kernel's lease.
     file: File,
-    mark: Mark,
+    version: Version,
     /// Its content was packed in this round, not earlier.
     is_put: bool,
 }
@@ -115,7 +115,7 @@ impl<'a> Batch<'a> {
 
     /// Packs the files of a directory. Returns its subdirectories.
     pub fn pack_dir(&mut self, seen: &mut DirStates, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let ctime = Mark::of(&self.packer.shared.tree.metadata(dir)?).ctime;
+        let ctime = Version::of(&self.packer.shared.tree.metadata(dir)?).ctime;
         if let Some(known) = seen.0.get(dir)
             && self.pass == Pass::Idle
             && !self.is_full
@@ -157,20 +157,20 @@ impl<'a> Batch<'a> {
         if known.is_some_and(|known| known.kind == FileKind::Directory) && self.pass == Pass::Idle {
             return Ok(());
         }
-        let mark = Mark::of(&self.packer.shared.tree.metadata(path)?);
+        let version = Version::of(&self.packer.shared.tree.metadata(path)?);
         match known {
             Some(Brief { kind: FileKind::Directory, mode, uid, gid, mtime, .. }) => {
-                if (mode, uid, gid, mtime) == (mark.mode, mark.uid, mark.gid, mark.mtime) {
+                if (mode, uid, gid, mtime) == (version.mode, version.uid, version.gid, version.mtime) {
                     return self.record_xattrs(path);
                 }
             }
             Some(_) => {
                 session.unlink(path)?;
-                session.make_dir(path, mark.mode)?;
+                session.make_dir(path, version.mode)?;
             }
-            None => session.make_dir(path, mark.mode)?,
+            None => session.make_dir(path, version.mode)?,
         }
-        session.set_attributes(path, &mark.attributes())?;
+        session.set_attributes(path, &version.attributes())?;
         self.record_xattrs(path)
     }
 
@@ -196,18 +196,23 @@ impl<'a> Batch<'a> {
         if !found.is_symlink() {
             return Ok(());
         }
-        let mark = Mark::of(&found);
+        let version = Version::of(&found);
         match find(session, path)? {
             Some(known) if known.kind == FileKind::Symlink && session.read_link(path)? == target => {
-                let is_same = (known.uid, known.gid, known.mtime) == (mark.uid, mark.gid, mark.mtime);
-                return if is_same { Ok(()) } else { session.set_attributes(path, &mark.link_attributes()) };
+                let is_same =
+                    (known.uid, known.gid, known.mtime) == (version.uid, version.gid, version.mtime);
+                return if is_same {
+                    Ok(())
+                } else {
+                    session.set_attributes(path, &version.link_attributes())
+                };
             }
             Some(known) if known.kind == FileKind::Directory => session.remove_dir(path)?,
             Some(_) => session.unlink(path)?,
             None => {}
         }
         session.make_symlink(path, &target)?;
-        session.set_attributes(path, &mark.link_attributes())
+        session.set_attributes(path, &version.link_attributes())
     }
 
     /// Packs a file, unless it is in use. Returns true if nothing is left to do for it.
@@ -230,40 +235,46 @@ impl<'a> Batch<'a> {
         let packer = self.packer;
         let found = packer.shared.tree.metadata(path)?;
         // Before the open, which may change the mode for a moment, and with it the ctime.
-        if self.pass == Pass::Idle && !self.is_full && is_recent(Mark::of(&found).ctime) {
+        if self.pass == Pass::Idle && !self.is_full && is_recent(Version::of(&found).ctime) {
             return Ok(false);
         }
         let (file, xattrs) = packer.shared.tree.open(path).map_err(spool_fault)?;
-        let mark = Mark::of(&file.metadata().map_err(spool_fault)?);
+        let version = Version::of(&file.metadata().map_err(spool_fault)?);
         let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
         if !has_lease && self.pass == Pass::Idle {
             return Ok(false);
         }
-        let is_clean = has_lease && packer.names.lock().clean.has(path, &mark);
+        let is_clean = has_lease && packer.names.lock().clean.has(path, &version);
         if is_clean && !self.is_full {
             return Ok(true);
         }
         if !is_clean {
             let begin = monotonic();
-            let is_put = self.put(path, &file, xattrs, &mark)?;
+            let is_put = self.put(path, &file, xattrs, &version)?;
             self.packing += monotonic() - begin;
             if !is_put {
                 return Ok(false);
             }
         }
-        self.bytes += mark.size;
+        self.bytes += version.size;
         self.packed += 1;
-        self.files.push(Leaving { path: path.to_vec(), file, mark, is_put: !is_clean });
+        self.files.push(PackedFile { path: path.to_vec(), file, version, is_put: !is_clean });
         Ok(has_lease)
     }
 
     /// Puts content and attributes. Returns false if another file has replaced it meanwhile.
-    fn put(&mut self, path: &[u8], file: &File, xattrs: Option<Vec<Xattr>>, mark: &Mark) -> Result<bool> {
+    fn put(
+        &mut self,
+        path: &[u8],
+        file: &File,
+        xattrs: Option<Vec<Xattr>>,
+        version: &Version,
+    ) -> Result<bool> {
         let (session, shared) = (&self.packer.session, &self.packer.shared);
         // From here on, renames of the file also rename the entry in the container.
         let open = {
             let _names = self.packer.names.lock();
-            if shared.tree.lookup(path)? != Some(Found::File(*mark)) {
+            if shared.tree.lookup(path)? != Some(Found::File(*version)) {
                 return Ok(false);
             }
             match find(session, path)? {
@@ -272,24 +283,25 @@ impl<'a> Batch<'a> {
                 _ => {}
             }
             let flags = OpenFlags { write: true, create: true, truncate: true, exclusive: false };
-            session.open_file(path, flags, mark.mode)?
+            session.open_file(path, flags, version.mode)?
         };
         put_content(session, &open, file, &mut self.piece)?;
-        let atime = Some(SetTime::To(mark.mtime));
-        session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
+        let atime = Some(SetTime::To(version.mtime));
+        session.set_file_attributes(&open, &AttrChange { atime, ..version.attributes() })?;
         let has_name = xattrs
             .map_or_else(|| super::tree::xattrs(file), Ok)
             .map_err(spool_fault)
-            .and_then(|xattrs| self.put_xattrs(path, xattrs, mark));
+            .and_then(|xattrs| self.put_xattrs(path, xattrs, version));
         session.close(open)?;
         has_name
     }
 
     /// Sets extended attributes of the entry. Returns false if another file has replaced the file meanwhile.
-    fn put_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, mark: &Mark) -> Result<bool> {
+    fn put_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, version: &Version) -> Result<bool> {
         let Packer { shared, session, names, .. } = self.packer;
         let _names = names.lock();
-        let has_name = matches!(shared.tree.lookup(path)?, Some(Found::File(now)) if now.inode == mark.inode);
+        let has_name =
+            matches!(shared.tree.lookup(path)?, Some(Found::File(now)) if now.inode == version.inode);
         if has_name && session.xattrs(path)? != xattrs {
             session.set_xattrs(path, xattrs)?;
         }
@@ -304,15 +316,15 @@ impl<'a> Batch<'a> {
             self.note(b"", fault);
             return;
         }
-        for Leaving { mark, .. } in files.iter().filter(|file| file.is_put) {
+        for PackedFile { version, .. } in files.iter().filter(|file| file.is_put) {
             packer.files.fetch_add(1, Ordering::Relaxed);
-            packer.bytes.fetch_add(mark.size, Ordering::Relaxed);
+            packer.bytes.fetch_add(version.size, Ordering::Relaxed);
         }
         packer.session.start_write_back();
-        let stays = |file: &Leaving| self.pass == Pass::Last && file.mark.size <= STAYS_MAX;
+        let stays = |file: &PackedFile| self.pass == Pass::Last && file.version.size <= STAYS_MAX;
         let (staying, leaving): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
         self.leave(leaving);
-        self.staying.extend(staying.into_iter().map(|Leaving { path, mark, .. }| (path, mark)));
+        self.staying.extend(staying.into_iter().map(|PackedFile { path, version, .. }| (path, version)));
         self.packing += monotonic() - begin;
     }
 
@@ -320,32 +332,32 @@ impl<'a> Batch<'a> {
     pub fn end(&mut self) {
         self.flush();
         let tree = &self.packer.shared.tree;
-        for (path, mark) in std::mem::take(&mut self.staying) {
-            if !self.faults.is_empty() && tree.lookup(&path) == Ok(Some(Found::File(mark))) {
-                self.put_stub(&path, &mark);
+        for (path, version) in std::mem::take(&mut self.staying) {
+            if !self.faults.is_empty() && tree.lookup(&path) == Ok(Some(Found::File(version))) {
+                self.put_stub(&path, &version);
             }
         }
     }
 
     /// Replaces a file by a stub. A failure is ignored: the file is packed again.
-    fn put_stub(&self, path: &[u8], mark: &Mark) {
+    fn put_stub(&self, path: &[u8], version: &Version) {
         let tree = &self.packer.shared.tree;
-        let _ = tree.keeping_time(split_path(path).0, || tree.put_stub(path, &mark.stub()));
+        let _ = tree.keeping_time(split_path(path).0, || tree.put_stub(path, &version.stub()));
     }
 
     /// Replaces written files by stubs, under one lock: concurrent lookups in their directory wait for one change at a time.
-    fn leave(&self, files: Vec<Leaving>) {
+    fn leave(&self, files: Vec<PackedFile>) {
         let mut names = self.packer.names.lock();
         files.into_iter().for_each(|file| self.leave_one(&mut names, &file));
     }
 
     /// Replaces a file by a stub, unless it was changed or is open.
-    fn leave_one(&self, names: &mut Names, Leaving { path, file, mark, .. }: &Leaving) {
+    fn leave_one(&self, names: &mut Names, PackedFile { path, file, version, .. }: &PackedFile) {
         let tree = &self.packer.shared.tree;
         let Ok(found) = file.metadata() else { return };
         let is_as_it_was = lease::is_held(file.as_fd())
-            && Mark::of(&found) == *mark
-            && tree.lookup(path) == Ok(Some(Found::File(*mark)));
+            && Version::of(&found) == *version
+            && tree.lookup(path) == Ok(Some(Found::File(*version)));
         if !is_as_it_was {
             return;
         }
@@ -353,11 +365,11 @@ impl<'a> Batch<'a> {
         let may_leave = found.nlink() == 1 || self.is_full;
         if may_leave && lease::is_alone(file.as_fd()) {
             names.clean.remove(path);
-            self.put_stub(path, mark);
+            self.put_stub(path, version);
         } else {
             // Readers must see later writes by other descriptors and hard links.
             let watched = names.clean.watch(&tree.real(path));
-            names.clean.insert(path, watched, *mark);
+            names.clean.insert(path, watched, *version);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A write through a mapping need not update the mtime of a file in memory. So inotify(7) reports each close of such a file by a process that
 //! could write. A process that still has it open makes the lease fail.
 
-use super::tree::Mark;
+use super::tree::Version;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ const EVENTS_SIZE: usize = 16 << 10;
 pub struct Clean {
     /// `None` if the system has no inotify instance left: then no file counts as clean.
     inotify: Option<OwnedFd>,
-    files: HashMap<Vec<u8>, (i32, Mark)>,
+    files: HashMap<Vec<u8>, (i32, Version)>,
     /// Hard links of a file share a watch.
     paths: HashMap<i32, Vec<Vec<u8>>>,
     /// Files that are not clean any more.
@@ -42,11 +42,11 @@ impl Clean {
     }
 
     /// Adds a watched file, whose content equals that in the container.
-    pub fn insert(&mut self, path: &[u8], Watched(watch): Watched, mark: Mark) {
+    pub fn insert(&mut self, path: &[u8], Watched(watch): Watched, version: Version) {
         let Some(watch) = watch else { return };
         // Before the old watch is removed: both may be the same.
         self.paths.entry(watch).or_default().push(path.to_vec());
-        if let Some((before, _)) = self.files.insert(path.to_vec(), (watch, mark)) {
+        if let Some((before, _)) = self.files.insert(path.to_vec(), (watch, version)) {
             self.leave(before, path);
         }
     }
@@ -87,9 +87,9 @@ impl Clean {
     }
 
     /// Returns true if a file that no process has open for writing equals the one in the container.
-    pub fn has(&mut self, path: &[u8], mark: &Mark) -> bool {
+    pub fn has(&mut self, path: &[u8], version: &Version) -> bool {
         self.read_events();
-        self.files.get(path).is_some_and(|(_, known)| known == mark)
+        self.files.get(path).is_some_and(|(_, known)| known == version)
     }
 
     /// Removes files that may have been changed.

@@ -282,7 +282,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         rank: None,
         is_collective: false,
         create: true,
-        openness: Permissions::Private,
+        permissions: Permissions::Private,
         is_read_only: false,
         block_size: Some(block_size),
         subfiles: None,
@@ -291,7 +291,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         umask: 0,
         uid: user(),
         gid: tameike_io::os::process::group(),
-        look_again: Refresh::OnRequest,
+        refresh: Refresh::OnRequest,
     };
     Session::open(container.clone(), options)
 }

@@ -168,12 +168,12 @@ impl Packer {
         }
         let watched = names.clean.watch(&staged);
         tree.keeping_time(split_path(path).0, || tree.put(&staged, path))?;
-        if let Some(Found::File(mark)) = tree.lookup(path)?
+        if let Some(Found::File(version)) = tree.lookup(path)?
             && !is_emptied
             // A recent mtime could not be distinguished from that of a later change.
             && !is_recent(stub.mtime)
         {
-            names.clean.insert(path, watched, mark);
+            names.clean.insert(path, watched, version);
         }
         Ok(())
     }

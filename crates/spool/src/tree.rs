@@ -37,7 +37,7 @@ pub struct Tree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A regular file.
-    File(Mark),
+    File(Version),
     /// A directory.
     Dir,
     /// A symbolic link of a program.
@@ -50,7 +50,7 @@ pub enum Found {
 
 /// Attributes by which changes of a file are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct Version {
     /// Inode number in the tree's file system.
     pub inode: u64,
     /// Size in bytes.
@@ -67,8 +67,8 @@ pub struct Mark {
     pub ctime: Timestamp,
 }
 
-impl Mark {
-    /// The mark of a file with this metadata.
+impl Version {
+    /// The version of a file with this metadata.
     pub fn of(metadata: &Metadata) -> Self {
         let time = |seconds, nanoseconds: i64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
         Self {
@@ -155,7 +155,7 @@ impl Tree {
         } else if kind.is_dir() {
             Found::Dir
         } else if kind.is_file() {
-            Found::File(Mark::of(&metadata))
+            Found::File(Version::of(&metadata))
         } else {
             debug_assert!(
                 kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device()
@@ -227,7 +227,7 @@ impl Tree {
         self.page.while_changing(|| {
             let before = self.metadata(dir)?;
             let changed = change()?;
-            let mtime = Some(SetTime::To(Mark::of(&before).mtime));
+            let mtime = Some(SetTime::To(Version::of(&before).mtime));
             self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
             Ok(changed)
         })

@@ -96,7 +96,7 @@ fn take_lock(dir: &Path) -> Result<FileLock> {
 }
 
 /// Retries `attempt` while another process, which may be about to exit, has the store open.
-pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+pub async fn retry_while_busy<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..BUSY_ATTEMPTS {
         match attempt() {
             Err(fault) if fault.errno == Errno::EBUSY => runtime.sleep(BUSY_PAUSE).await,
@@ -108,7 +108,7 @@ pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result
 
 /// Truncates the extents file of a stopped store, which releases its space even if programs have descriptors of it. A
 /// missing file is no error.
-pub fn give_space_back(dir: &Path) -> Result<()> {
+pub fn release_space(dir: &Path) -> Result<()> {
     cut(&dir.join(EXTENTS))
 }
 
@@ -195,8 +195,8 @@ impl Store {
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Self> {
         // Changes nothing while the failed agent, or another salvage, has not exited completely.
-        let lock = patiently(&options.runtime, || take_lock(dir)).await?;
-        let verified = patiently(&options.runtime, || match Self::verify_table(dir) {
+        let lock = retry_while_busy(&options.runtime, || take_lock(dir)).await?;
+        let verified = retry_while_busy(&options.runtime, || match Self::verify_table(dir) {
             Err(fault) if fault.errno == Errno::EBUSY => Err(fault),
             verified => Ok(verified),
         });
@@ -493,16 +493,16 @@ mod tests {
     #[test]
     fn released_space_is_free_despite_open_descriptors() {
         let dir = tempfile::tempdir().unwrap();
-        give_space_back(dir.path()).expect("a missing file is no error");
+        release_space(dir.path()).expect("a missing file is no error");
         std::fs::write(dir.path().join(EXTENTS), [1; 10_000]).unwrap();
         let held = std::fs::File::open(dir.path().join(EXTENTS)).unwrap();
-        give_space_back(dir.path()).unwrap();
+        release_space(dir.path()).unwrap();
         assert_eq!(held.metadata().unwrap().len(), 0);
         // A symbolic link there is refused: its target stays as it is.
         std::fs::write(dir.path().join("precious"), "bytes").unwrap();
         std::fs::remove_file(dir.path().join(EXTENTS)).unwrap();
         std::os::unix::fs::symlink("precious", dir.path().join(EXTENTS)).unwrap();
-        give_space_back(dir.path()).unwrap_err();
+        release_space(dir.path()).unwrap_err();
         assert_eq!(std::fs::read(dir.path().join("precious")).unwrap(), b"bytes");
     }
 

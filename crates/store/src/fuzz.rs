@@ -2,7 +2,7 @@
 //!
 //! Each function panics if a decoded value does not encode to the same value, or takes more memory than its bytes.
 
-use crate::check::Book;
+use crate::check::Findings;
 use crate::check::identity::Identity;
 use crate::extent::check::Extents;
 use crate::meta::check::Names;
@@ -47,8 +47,8 @@ pub fn log_command(bytes: &[u8]) {
     };
     let table = play();
     assert_eq!(table, play());
-    let mut book = Book::default();
-    assert!(Names::examine(&table, &mut book).is_ok());
+    let mut findings = Findings::default();
+    assert!(Names::examine(&table, &mut findings).is_ok());
 }
 
 /// Checks a table of arbitrary records: after the repair, the check finds nothing more.
@@ -56,12 +56,12 @@ pub fn table_values(bytes: &[u8]) {
     let mut table = MemoryTable::of(bytes);
     let extents = Extents::open(Path::new("/nonexistent")).expect("a missing file is no error");
     for round in 0..32 {
-        let mut book = Book::default();
-        let names = Names::examine(&table, &mut book).expect("memory does not fail");
+        let mut findings = Findings::default();
+        let names = Names::examine(&table, &mut findings).expect("memory does not fail");
         let name = |inode: InodeId| names.path(&table, inode);
         let mut none = |_: u64, _: u64| ();
-        extents.examine(&table, &names, &name, Some(&mut none), &mut book).expect("memory does not fail");
-        let changes = book.take_changes();
+        extents.examine(&table, &names, &name, Some(&mut none), &mut findings).expect("memory does not fail");
+        let changes = findings.take_changes();
         if changes.is_empty() {
             return;
         }

@@ -15,6 +15,6 @@ pub mod locks;
 pub mod meta;
 pub mod table;
 
-pub use directory::{Options, Store, give_space_back, open_media};
+pub use directory::{Options, Store, open_media, release_space};
 pub use extent::ExtentStore;
 pub use ledger::{Ledger, RecordKind};

@@ -162,4 +162,4 @@ def index_entry(head: Head) -> Optional[tuple[Key, IndexEntry]]:
     if head.entry is None:
         return None
     path, version, node = head.entry
-    return split_path(path), entry_of(path, version, head.place.lane, head.place.address, head.end, node)
+    return split_path(path), entry_of(path, version, head.position.lane, head.position.address, head.end, node)

@@ -27,19 +27,19 @@ def _zstd() -> Optional[ModuleType]:
 zstd = _zstd()
 
 
-def decode(kept: bytes, size: int) -> bytes:
-    """The ``size`` bytes of a chunk whose kept bytes have the right checksum.
+def decode(stored: bytes, size: int) -> bytes:
+    """The ``size`` bytes of a chunk whose stored bytes have the right checksum.
 
     Raises `FormatError` if they do not decode to ``size`` bytes. Never allocates more than that.
     """
-    if len(kept) == size:
-        return kept
+    if len(stored) == size:
+        return stored
     if zstd is None:
         raise unsupported(f"{size} bytes are compressed by zstd, which is not installed: `pip install tameike[zstd]`")
     frame = zstd.ZstdDecompressor()
     try:
         # One byte more than expected, to detect the end of the frame.
-        data: bytes = frame.decompress(kept, max_length=size + 1)
+        data: bytes = frame.decompress(stored, max_length=size + 1)
     except zstd.ZstdError as error:
         raise FormatError(f"it is no zstd frame: {error}") from error
     if len(data) != size or not frame.eof or frame.unused_data:

@@ -23,7 +23,7 @@ from .geometry import ADDRESS_MAX, LaneId, Superblock
 from .index import Index, IndexEntry, implied_directory
 from .overlay import Overlay
 from .reader import ContainerFile, FileReader
-from .record import FIXED, Blank, Damaged, Head, Part, Place
+from .record import FIXED, Blank, Damaged, Head, Part, Position
 from .scan import Damage
 from .source import Directory, Source
 from .tree import Tree
@@ -212,7 +212,7 @@ class Container:
         rest = self._superblock.block_end(address) - address
         if lane.lane >= self._superblock.lanes or address >= ADDRESS_MAX or rest < FIXED.size:
             raise self.damaged_record(lane, address, "the address is invalid", path)
-        place = Place(self._superblock.container, lane, address)
+        position = Position(self._superblock.container, lane, address)
         wanted = min(max(size, FIXED.size), rest)
         while True:
             try:
@@ -221,7 +221,7 @@ class Container:
                 raise self.damaged_record(lane, address, "the subfile is missing", path) from None
             if len(data) < FIXED.size:
                 raise self.damaged_record(lane, address, "the subfile ends before it", path)
-            found = record.decode(data, place)
+            found = record.decode(data, position)
             if isinstance(found, Head):
                 return found, data
             if isinstance(found, Part) and wanted < found.size <= rest:

@@ -2,7 +2,7 @@
 
 Such an entry has no content; in place of a link's target it has an identity:
 
-    number u64 | ctime: seconds i64, nanoseconds u32 | place: nothing (inside), 1 (external), 2 (external, complete)
+    number u64 | ctime: seconds i64, nanoseconds u32 | state: nothing (inside), 1 (external), 2 (external, complete)
 """
 
 import errno
@@ -15,7 +15,7 @@ from .source import Directory, NotRegularError, Source
 
 PREFIX = "out."
 _IDENTITY = struct.Struct("<QqIB")
-_OUTSIDE, _LEAVING = 1, 2
+_EXTERNAL, _COMPLETE = 1, 2
 
 
 class ExternalContent(NamedTuple):
@@ -54,7 +54,7 @@ def external_of(node: Node) -> Optional[ExternalContent]:
     identity = encoded(node.target)
     if node.kind != FileKind.FILE or node.size > 0 or len(identity) != _IDENTITY.size:
         return None
-    number, _, _, place = _IDENTITY.unpack(identity)
-    if place not in (_OUTSIDE, _LEAVING):
+    number, _, _, state = _IDENTITY.unpack(identity)
+    if state not in (_EXTERNAL, _COMPLETE):
         return None
-    return ExternalContent(f"{PREFIX}{number:016x}", place == _LEAVING)
+    return ExternalContent(f"{PREFIX}{number:016x}", state == _COMPLETE)

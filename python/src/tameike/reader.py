@@ -41,8 +41,8 @@ class Window:
         bounds = self.head.bounds
         return self._at <= bounds[chunk] and bounds[chunk + 1] <= self._at + len(self._data)
 
-    def kept(self, chunk: int) -> bytes:
-        """The kept bytes of a chunk in the window, unverified."""
+    def stored(self, chunk: int) -> bytes:
+        """The stored bytes of a chunk in the window, unverified."""
         start, end = self.head.bounds[chunk : chunk + 2]
         return self._data[start - self._at : end - self._at]
 
@@ -50,10 +50,10 @@ class Window:
         """The data of a chunk in the window; ``None`` if it is damaged."""
         number, data = self._proven
         if number != chunk:
-            kept = self.kept(chunk)
-            if not self.head.proves(chunk, kept):
+            stored = self.stored(chunk)
+            if not self.head.proves(chunk, stored):
                 return None
-            data = codec.decode(kept, self.head.chunk_size(chunk))
+            data = codec.decode(stored, self.head.chunk_size(chunk))
             self._proven = (chunk, data)
         return data
 
@@ -130,7 +130,7 @@ class FileReader:
         return window
 
     def _with_all(self, head: Head) -> tuple[Head, int, bytes]:
-        head, data = self.container.read_record(head.place.lane, head.place.address, head.end, self.path)
+        head, data = self.container.read_record(head.position.lane, head.position.address, head.end, self.path)
         if len(data) < head.end:
             raise self._damaged(head, "the subfile ends within its data")
         return head, 0, data
@@ -156,7 +156,7 @@ class FileReader:
     def _piece_window(self, extent: Extent, end: int) -> Window:
         """The window of an extent's record, which has data up to ``end``. It need not contain the chunks."""
         window = self._piece
-        if window is None or window.head.place[1:] != (extent.lane, extent.address):
+        if window is None or window.head.position[1:] != (extent.lane, extent.address):
             first = head_size(extent.skip + extent.length)
             head, data = self.container.read_record(extent.lane, extent.address, first, self.path)
             window = Window(head, 0, data)
@@ -203,7 +203,7 @@ class FileReader:
 
     def _read_chunks(self, head: Head, first: int, last: int) -> Window:
         start, end = head.bounds[first], head.bounds[min(last, len(head.sums))]
-        data = self.container.read_lane(head.place.lane, head.place.address + start, end - start)
+        data = self.container.read_lane(head.position.lane, head.position.address + start, end - start)
         # Chunks before a truncation are readable.
         if len(data) < head.bounds[first + 1] - start:
             raise self._damaged(head, "the subfile ends within its data")
@@ -212,7 +212,7 @@ class FileReader:
         return window
 
     def _damaged(self, head: Head, why: str) -> DamagedError:
-        return self.container.damaged_record(head.place.lane, head.place.address, why, self.path)
+        return self.container.damaged_record(head.position.lane, head.position.address, why, self.path)
 
 
 class RawFile(io.RawIOBase):

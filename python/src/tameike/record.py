@@ -7,9 +7,9 @@
 +------+--------+------+------+------------+-----------+-------+------------+------------+
 40          44         48       52         56         60       64
 +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
-| entry     | chunks   | data   | kept     | unsynced | crc32c | entry | chunks         | data | zeros   |
+| entry     | chunks   | data   | stored   | unsynced | crc32c | entry | chunks         | data | zeros   |
 | size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | as   | to a    |
-|           |          | u32    |          |          |        |       | u32, u32       | kept | multiple|
+|           |          | u32    |          |          |        |       | u32, u32       | stored | multiple|
 +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
 
 A lane is a sequence of incarnations, each of one writer. The upper half of "sequence" is the incarnation, the lower one
@@ -66,7 +66,7 @@ class Kind(IntEnum):
     END = 3
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Position of a record."""
 
     container: int
@@ -80,14 +80,14 @@ class Head:
 
     kind: Kind
     codec: int
-    place: Place
+    position: Position
     sequence: int
     entry: Optional[Entry]
     data_size: int
     kept_size: int
-    #: Checksum of the kept bytes of each chunk.
+    #: Checksum of the stored bytes of each chunk.
     sums: tuple[int, ...]
-    #: Offsets of the chunks' kept bytes in the record, and the end of the last one.
+    #: Offsets of the chunks' stored bytes in the record, and the end of the last one.
     bounds: tuple[int, ...]
     unsynced_size: int
 
@@ -114,16 +114,16 @@ class Head:
     @property
     def durable_end(self) -> int:
         """The address before which the writer knew all records of its incarnation to be durable."""
-        return self.place.address - self.unsynced_size if self.unsynced_size < UNSYNCED_SIZE_MAX else 0
+        return self.position.address - self.unsynced_size if self.unsynced_size < UNSYNCED_SIZE_MAX else 0
 
     def chunk_size(self, chunk: int) -> int:
         """Size of a chunk's data."""
         return min(CHUNK_SIZE, self.data_size - chunk * CHUNK_SIZE)
 
-    def proves(self, chunk: int, kept: bytes) -> bool:
-        """True if these are the kept bytes of a chunk."""
+    def proves(self, chunk: int, stored: bytes) -> bool:
+        """True if these are the stored bytes of a chunk."""
         size = self.bounds[chunk + 1] - self.bounds[chunk]
-        return len(kept) == size and crc32c(kept) == self.sums[chunk]
+        return len(stored) == size and crc32c(stored) == self.sums[chunk]
 
 
 class Blank(NamedTuple):
@@ -150,8 +150,8 @@ def head_size(data_size: int) -> int:
     return FIXED.size + -(-data_size // CHUNK_SIZE) * CHUNK.size
 
 
-def decode(data: bytes, place: Place) -> Found:
-    """Decodes a record at ``place`` from at least ``FIXED.size`` bytes. The sequence number is not checked."""
+def decode(data: bytes, position: Position) -> Found:
+    """Decodes a record at ``position`` from at least ``FIXED.size`` bytes. The sequence number is not checked."""
     fixed = data[: FIXED.size]
     if fixed == BLANK:
         return Blank()
@@ -175,8 +175,8 @@ def decode(data: bytes, place: Place) -> Found:
     rest = data[FIXED.size : size]
     if crc32c(fixed[:-4], rest) != checksum:
         return Damaged("its checksum is wrong")
-    found = Place(container, LaneId(subfile, lane), address)
-    if found != place:
+    found = Position(container, LaneId(subfile, lane), address)
+    if found != position:
         return Damaged("it was written for another position")
     change = None
     if kind == Kind.ENTRY:
@@ -188,13 +188,13 @@ def decode(data: bytes, place: Place) -> Found:
     head = Head(
         kind=kind,
         codec=codec_number,
-        place=found,
+        position=found,
         sequence=sequence,
         entry=change,
         data_size=data_size,
         kept_size=kept_size,
         sums=tuple(checksum for _, checksum in chunks),
-        bounds=tuple(accumulate((kept for kept, _ in chunks), initial=size)),
+        bounds=tuple(accumulate((stored for stored, _ in chunks), initial=size)),
         unsynced_size=unsynced_size,
     )
     return head if _adds_up(head) else Damaged("its sizes contradict each other")

@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional, Union
 from . import record
 from .geometry import LaneId, Superblock
 from .index import LaneEnd
-from .record import ALIGNMENT, FIXED, Blank, Damaged, Found, Head, Kind, Part, Place, first_sequence
+from .record import ALIGNMENT, FIXED, Blank, Damaged, Found, Head, Kind, Part, Position, first_sequence
 from .source import Source
 
 #: Maximum bytes per read, for consecutive heads.
@@ -75,23 +75,23 @@ class LaneScan:
 
     def _find_record(self, address: int, block_end: int) -> int:
         """The address of the first record of the block from ``address`` on, or the end of the block."""
-        for place in range(address, min(block_end, self._end), ALIGNMENT):
-            if isinstance(self._decode_at(place), Head):
-                return place
+        for position in range(address, min(block_end, self._end), ALIGNMENT):
+            if isinstance(self._decode_at(position), Head):
+                return position
         return block_end
 
     def _decode_at(self, address: int) -> Found:
-        place = Place(self._superblock.container, self._lane, address)
+        position = Position(self._superblock.container, self._lane, address)
         data = self._read(address, FIXED.size)
         if data is None:
             # The subfile ends within a head, which only truncation leaves.
             offset = self._superblock.offset(self._lane.lane, address)
             rest = self._source.read_at(offset, min(self._end - address, FIXED.size))
             return Part(FIXED.size) if any(rest) else Blank()
-        found = record.decode(data, place)
+        found = record.decode(data, position)
         if isinstance(found, Part):
             data = self._read(address, found.size)
-            return found if data is None else record.decode(data, place)
+            return found if data is None else record.decode(data, position)
         return found
 
     def _read(self, address: int, size: int) -> Optional[bytes]:

@@ -246,7 +246,7 @@ fn job_record(job: JobId) -> JobRecord {
             remote_program: PathBuf::from("/usr/bin/tameike"),
             base_dir: PathBuf::from("/tmp/tameike-0"),
         },
-        state: JobState::CutOff,
+        state: JobState::Interrupted,
         started: 1,
         driver_pid: 2,
         driver_start: 3,

@@ -12,7 +12,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::unit::Sought;
 use tameike_core::{Errno, Result};
-use tameike_ring::message::{Reply, Takes};
+use tameike_ring::message::{Accepts, Reply};
 use tameike_ring::server::Window;
 
 /// Data of a write, in memory that the program can still change.
@@ -48,7 +48,7 @@ impl<V: Vfs> RingView<V> {
         call: Call,
         open: Arc<OpenFile>,
         (offset, size): (u64, u32),
-        takes: Takes,
+        accepts: Accepts,
     ) {
         let view = self.clone();
         self.tasks.spawn(async move {
@@ -58,11 +58,11 @@ impl<V: Vfs> RingView<V> {
                 Ok(in_flight) => in_flight,
                 Err(refusal) => return call.answer(&reply_of(Err(refusal))),
             };
-            if takes.stale {
+            if accepts.stale {
                 view.vfs.drop_location(open.handle, offset);
             }
             let located = async {
-                if takes.placed { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
+                if accepts.placed { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
             };
             let call = match located.await {
                 Ok(Some(Located { device, location, range })) => {
@@ -78,8 +78,8 @@ impl<V: Vfs> RingView<V> {
                 Ok(bytes) => {
                     let grantable = open.grantable.as_ref();
                     let is_granted = grantable.is_some_and(|file| file.grant(offset, bytes.len(), size));
-                    if is_granted && takes.lent {
-                        call.answer(&Reply::Lent(bytes.len() as u32));
+                    if is_granted && accepts.granted {
+                        call.answer(&Reply::Granted(bytes.len() as u32));
                     } else {
                         call.answer_with(&bytes);
                     }

@@ -112,7 +112,7 @@ impl<V: Vfs> AnyView for RingView<V> {
 
     fn serve_open(self: Arc<Self>, call: Call, request: Request, open: Arc<OpenFile>) {
         match request {
-            Request::Read { offset, size, takes, .. } => self.read(call, open, (offset, size), takes),
+            Request::Read { offset, size, accepts, .. } => self.read(call, open, (offset, size), accepts),
             Request::Write { offset, size, .. } => self.write(call, &open, (offset, size)),
             Request::Append { size, .. } => self.append(call, &open, size),
             Request::HandOver { .. } => self.hand_over(call, &open),

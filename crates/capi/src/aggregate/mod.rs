@@ -214,9 +214,9 @@ fn open_session(
         rank,
         is_collective,
         create,
-        openness: Permissions::ByUmask,
+        permissions: Permissions::ByUmask,
         is_read_only,
-        look_again: Refresh::Automatic,
+        refresh: Refresh::Automatic,
         block_size: option(|options| options.block_size)
             .or_else(|| makes.then(|| block_size_of(dir, are_in_turn))),
         subfiles,

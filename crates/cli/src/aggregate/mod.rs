@@ -77,7 +77,7 @@ fn report_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
     for damage in container.damage() {
         say(format_args!("{path}: {}, at {}: {}", damage.lane, damage.address, damage.why));
     }
-    if container.is_cut_off()? {
+    if container.is_interrupted()? {
         say(format_args!(
             "{path}: the writer was killed before it finished: only files that it had written exist"
         ));

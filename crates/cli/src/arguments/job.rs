@@ -268,7 +268,7 @@ everything is on the shared file system.
 each --device DIR. It thus also finds jobs that had another TMPDIR, and jobs whose
 directory was removed.
 
-A file that a program had open for writing when the job was killed is CUT OFF: the
+A file that a program had open for writing when the job was killed is INTERRUPTED: the
 shared file system has what was written of it, and the receipt says how much.
 
 If another program has removed or replaced a file of the shared directory, its
@@ -283,7 +283,7 @@ A restart of a machine loses what was only in its memory: `recover` then names t
 nodes that lost data, and drains what the other nodes have.
 
 Exit code: 0 if everything is on the shared file system, or if there was nothing
-to do; 75 if something is missing (the journals stay), lost or cut off; 71 if a
+to do; 75 if something is missing (the journals stay), lost or interrupted; 71 if a
 node could not be reached or the receipt not be written.";
 
 /// Below the options in `tameike check --help`.

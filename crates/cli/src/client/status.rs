@@ -22,7 +22,7 @@ use tameike_core::{Errno, Fault, JobId, Result, View};
 enum Known {
     Running(JobStatus),
     /// The job was interrupted; `recover` finishes it.
-    CutOff {
+    Interrupted {
         job: JobId,
         /// Its leftovers and the command that recovers it, as `recover` prints them.
         state: String,
@@ -125,7 +125,7 @@ fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
     }
     let orphans = orphans::examine::<A>(&roots).into_iter();
     for orphan in orphans.filter(|orphan| wanted(&orphan.job)) {
-        known.extend(orphan.describe().map(|state| Known::CutOff { state, job: orphan.job }));
+        known.extend(orphan.describe().map(|state| Known::Interrupted { state, job: orphan.job }));
     }
     match &arguments.job.job {
         Some(job) if known.is_empty() => {
@@ -138,7 +138,7 @@ fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
 fn state_of<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
     let job = record.plan.job.clone();
     if !record.driver_is_alive() {
-        return Known::CutOff { state: janitor::examine::<A>(&job, dir).describe(), job };
+        return Known::Interrupted { state: janitor::examine::<A>(&job, dir).describe(), job };
     }
     match ask(dir) {
         Ok(status) => Known::Running(status),
@@ -166,7 +166,7 @@ fn write_text(jobs: &[Known], table: Table) -> std::io::Result<()> {
     for job in jobs {
         match job {
             Known::Running(status) => table(status, &mut out)?,
-            Known::CutOff { state, .. } => writeln!(out, "{state}")?,
+            Known::Interrupted { state, .. } => writeln!(out, "{state}")?,
             Known::Failed { job, fault } => writeln!(out, "job {job}: {fault}")?,
         }
     }

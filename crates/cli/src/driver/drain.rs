@@ -24,7 +24,7 @@ pub struct Drained {
     /// Everything is on the shared file system.
     pub is_complete: bool,
     /// The user aborted the drain.
-    pub broken_off: bool,
+    pub cancelled: bool,
 }
 
 /// Merges the receipts of all nodes.
@@ -64,7 +64,7 @@ impl Driver {
         clients: &[Sender<DriverReply>],
     ) -> Drained {
         // Without a shared directory nothing can be dirty, even if agents are lost.
-        let (mut receipt, broken_off) = match self.record.plan.shared_dir {
+        let (mut receipt, cancelled) = match self.record.plan.shared_dir {
             Some(_) => self.drain_nodes(verify, deadline, clients),
             None => (Receipt::default(), false),
         };
@@ -74,7 +74,7 @@ impl Driver {
         self.strays.sort();
         self.strays.dedup();
         receipt.faults.extend(self.strays.iter().chain(&self.record.unknown).cloned());
-        Drained { receipt, is_complete, broken_off }
+        Drained { receipt, is_complete, cancelled }
     }
 
     fn drain_nodes(
@@ -85,7 +85,7 @@ impl Driver {
     ) -> (Receipt, bool) {
         let mut deadline = deadline;
         let mut display = Display::new(progress::DRAIN);
-        let mut broken_off = false;
+        let mut cancelled = false;
         let id = self.ask(&AgentRequest::Drain { verify }, None);
         while !self.is_gathered(id) {
             match self.next(deadline) {
@@ -99,7 +99,7 @@ impl Driver {
                 }
                 Notice::TimedOut => break,
                 Notice::Signal(_) if deadline.is_some() => {
-                    broken_off = true;
+                    cancelled = true;
                     break;
                 }
                 Notice::Signal(_) => {
@@ -125,7 +125,7 @@ impl Driver {
         let mut receipt = merge(&gather, in_time);
         self.name_undrained(&gather, &mut receipt);
         doubt(&mut receipt, &self.damage);
-        (receipt, broken_off)
+        (receipt, cancelled)
     }
 
     /// Adds the undrained files of nodes that have not replied, so that the receipt of an aborted drain lists what is missing.
@@ -145,7 +145,7 @@ impl Driver {
 
     /// Has the agents write journaled data of files that are missing in the shared directory below `dir`. Returns the receipt of
     /// these files, which is incomplete after a signal.
-    pub(super) fn save_gone(&mut self, dir: &Path) -> Receipt {
+    pub(super) fn save_orphaned(&mut self, dir: &Path) -> Receipt {
         let id = self.ask(&AgentRequest::SaveRemoved { dir: dir.to_owned() }, None);
         while !self.is_gathered(id) {
             if let Notice::Signal(_) = self.next(None) {

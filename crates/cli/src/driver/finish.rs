@@ -61,7 +61,7 @@ impl Driver {
         janitor::unmount_below(&dir, &mut remains.faults);
         self.sweep_failed_nodes::<A>(&mut remains, keep);
         let kept = if keep || !remains.is_nothing() {
-            self.record.state = JobState::CutOff;
+            self.record.state = JobState::Interrupted;
             self.record.write(&dir).err()
         } else {
             let locked = self.base.lock();
@@ -168,7 +168,7 @@ impl Driver {
             faults.extend(discard.filter_map(Result::err).map(|fault| fault.to_string()));
             self.base.lock().and_then(|_lock| janitor::remove_job_dir(dir))
         } else {
-            self.record.state = JobState::CutOff;
+            self.record.state = JobState::Interrupted;
             self.record.write(dir)
         };
         faults.extend(cleared.err().map(|fault| fault.to_string()));

@@ -127,7 +127,7 @@ fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base
     for base in stores::bases(&today, &stores::find(&roots)) {
         let exists = || wanted.is_some_and(|job| base.job_path(job).exists());
         existed |= exists();
-        let kept = cut_off::<A>(&base, wanted)?;
+        let kept = interrupted_jobs::<A>(&base, wanted)?;
         runs |= kept.is_empty() && exists();
         jobs.extend(kept.into_iter().map(|kept| (base.clone(), kept)));
     }
@@ -156,7 +156,7 @@ fn can_adopt<A: AgentControl>(stores: &[&Store]) -> bool {
 }
 
 /// Returns the interrupted jobs of a directory for jobs, or only `job`.
-fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept>> {
+fn interrupted_jobs<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept>> {
     if let Some(record) = job.and_then(|job| JobRecord::read(&base.job_path(job)).ok().flatten()) {
         wait_ended(&[record.driver()], KILLED_DRIVER_LIMIT);
     }
@@ -177,7 +177,7 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     let old = JobRecord::read(job_dir.path())?.ok_or_else(none)?;
     let started = old.started;
     let unknown = old.unknown;
-    let record = JobRecord { state: JobState::CutOff, started, unknown, ..JobRecord::new(old.plan)? };
+    let record = JobRecord { state: JobState::Interrupted, started, unknown, ..JobRecord::new(old.plan)? };
     job_dir.revive()?;
     drop(lock);
     let mut driver =
@@ -187,8 +187,8 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     report::say(format_args!("job {job}: {nodes} {} back", report::plural(nodes, "node")));
     let verify = arguments.verify || driver.record.plan.verify;
     let mut drained = driver.drain(verify, None, &[]);
-    if let Some(dir) = arguments.to.as_deref().filter(|_| !drained.is_complete && !drained.broken_off) {
-        let saved = driver.save_gone(dir);
+    if let Some(dir) = arguments.to.as_deref().filter(|_| !drained.is_complete && !drained.cancelled) {
+        let saved = driver.save_orphaned(dir);
         drained = driver.drain(verify, None, &[]);
         drained.is_complete &= saved.is_drained();
         drained.receipt.merge(saved);

@@ -285,7 +285,7 @@ impl Driver {
             report::receipt::show(&drained.receipt, &mut std::io::stderr().lock());
         }
         let is_kept = report::receipt::keep(&drained.receipt, receipt);
-        let grace = if drained.broken_off { Duration::ZERO } else { super::drain::CLOSE_GRACE };
+        let grace = if drained.cancelled { Duration::ZERO } else { super::drain::CLOSE_GRACE };
         let strays = !self.strays.is_empty();
         let remains = self.take_down::<A>(grace, !complete);
         if !remains.is_nothing() {

@@ -20,7 +20,7 @@ struct Serving<A> {
     agent: A,
     belongings: parking_lot::Mutex<Option<Belongings>>,
     /// Running commands that can be aborted; true if one must abort.
-    broken_off: parking_lot::Mutex<BTreeMap<u64, bool>>,
+    cancelled: parking_lot::Mutex<BTreeMap<u64, bool>>,
     node_dir: PathBuf,
 }
 
@@ -38,12 +38,12 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
         agent: node.agent,
         node_dir: node.belongings.node_dir(),
         belongings: parking_lot::Mutex::new(Some(node.belongings)),
-        broken_off: parking_lot::Mutex::default(),
+        cancelled: parking_lot::Mutex::default(),
     });
     reply(0, ready);
     let order = execute_commands(&serving).unwrap_or_else(|| {
         log::warn!("the driver has exited: stopping, dirty data stays in the journal");
-        serving.agent.cut_off();
+        serving.agent.mark_interrupted();
         StopOrder { id: None, grace_ms, keep: true }
     });
     stop(&serving, &order)
@@ -100,21 +100,21 @@ impl<A: AgentControl> Serving<A> {
             AgentRequest::SaveRemoved { dir } => AgentReply::Receipt(self.agent.save_removed(&dir)),
             AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
             AgentRequest::Warm { paths } => {
-                self.broken_off.lock().insert(id, false);
+                self.cancelled.lock().insert(id, false);
                 let mut progress = |so_far| {
                     reply(id, AgentReply::Warming(so_far));
-                    if self.broken_off.lock().get(&id) == Some(&true) {
+                    if self.cancelled.lock().get(&id) == Some(&true) {
                         return ControlFlow::Break(());
                     }
                     ControlFlow::Continue(())
                 };
                 let warmed = self.agent.warm(paths, &mut progress);
-                self.broken_off.lock().remove(&id);
+                self.cancelled.lock().remove(&id);
                 AgentReply::Warmed(warmed?)
             }
             AgentRequest::CancelWarm { command } => {
                 // It may have ended.
-                self.broken_off.lock().entry(command).and_modify(|is_broken_off| *is_broken_off = true);
+                self.cancelled.lock().entry(command).and_modify(|is_cancelled| *is_cancelled = true);
                 AgentReply::Done
             }
             AgentRequest::Files(asked) => AgentReply::Files(self.agent.files(asked)?),

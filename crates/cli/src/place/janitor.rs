@@ -12,7 +12,7 @@ use crate::settings::hostfile::HostSpec;
 use std::path::Path;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, Undrained};
-use tameike_agent::give_space_back;
+use tameike_agent::release_space;
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
@@ -247,7 +247,7 @@ pub fn remove_device(dir: &Path) -> Result<()> {
             return Ok(());
         }
     }
-    if let Err(fault) = give_space_back(dir) {
+    if let Err(fault) = release_space(dir) {
         // Probably no other process has a descriptor of it.
         log::warn!("{fault}");
     }

@@ -21,7 +21,7 @@ pub enum JobState {
     /// The job starts or runs, or its driver was killed.
     Running,
     /// The job has ended with dirty data.
-    CutOff,
+    Interrupted,
 }
 
 /// The record of a job, `job.json`.

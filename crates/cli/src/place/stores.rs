@@ -130,7 +130,7 @@ pub fn adopt(today: &Base, lock: &BaseLock, stores: &[&Store]) -> Result<()> {
     let dir = base.job_path(&owner.job);
     let _dir = take_or_make(base, lock, owner)?;
     let mut record = owner.record.clone();
-    (record.state, record.nodes) = (JobState::CutOff, Vec::new());
+    (record.state, record.nodes) = (JobState::Interrupted, Vec::new());
     record.plan = JobPlan { base_dir: base.path().to_owned(), ..record.plan };
     record.unknown = unknown_nodes(&record, &dir, stores);
     for store in stores {

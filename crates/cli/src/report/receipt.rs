@@ -50,7 +50,7 @@ fn row(file: &FileReceipt) -> [String; 4] {
         FileOutcome::Synced => "synced".to_owned(),
         FileOutcome::Verified => "verified".to_owned(),
         FileOutcome::Missing(why) => format!("MISSING: {}", printable(why)),
-        FileOutcome::CutOff(what) => format!("CUT OFF: {}", printable(what)),
+        FileOutcome::Interrupted(what) => format!("INTERRUPTED: {}", printable(what)),
     };
     if !file.note.is_empty() {
         state = format!("{state} ({})", file.note);
@@ -66,12 +66,14 @@ pub fn summary(receipt: &Receipt) -> String {
     let bytes = show_size(receipt.files.iter().map(|file| file.written).sum());
     let missing = receipt.missing().count();
     if !receipt.is_complete() {
-        let (problems, cut_off) = (receipt.faults.len(), receipt.cut_off().count());
+        let (problems, interrupted) = (receipt.faults.len(), receipt.interrupted().count());
         let mut parts = Vec::new();
         parts.extend(
             (missing > 0).then(|| format!("{missing} of {count} {files} not on the shared file system")),
         );
-        parts.extend((cut_off > 0).then(|| format!("{cut_off} of {count} {files} cut off while written")));
+        parts.extend(
+            (interrupted > 0).then(|| format!("{interrupted} of {count} {files} interrupted while written")),
+        );
         let kind = if parts.is_empty() { "problem" } else { "other problem" };
         parts.extend((problems > 0).then(|| format!("{problems} {}", plural(problems, kind))));
         return format!("drain INCOMPLETE: {}", parts.join(", "));

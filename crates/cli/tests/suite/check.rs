@@ -1,7 +1,7 @@
 //! `tameike check`: the stores of a job that was killed are examined, damaged, repaired and recovered.
 
+use crate::support::jobs::{Background, Job, new_job};
 use crate::support::mounts::Mounts;
-use crate::support::victims::{Background, Job, new_job};
 use crate::support::{Run, Site, assert_contains, shown, utf8};
 use serde_json::Value;
 use std::fs;

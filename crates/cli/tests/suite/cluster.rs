@@ -3,7 +3,7 @@
 pub mod network;
 
 use crate::support::interactive::Interactive;
-use crate::support::victims::code_of_recovery;
+use crate::support::jobs::code_of_recovery;
 use crate::support::{Run, assert_contains, err, is_soak, json, shown, succeed, utf8};
 use network::Cluster;
 use std::fs;
@@ -173,8 +173,8 @@ fn a_link_failure_during_the_drain_is_reported_and_recovered() {
         cluster.tameike(&["recover", "--job", cluster.job_name(), "--verify"]).output().expect("a recovery");
     // A file that a worker was writing has only its temporary name, which the receipt lists.
     let messages = err(&recovered);
-    let cut_off: Vec<_> = messages.lines().filter(|line| line.contains("CUT OFF")).collect();
-    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{messages}");
+    let interrupted: Vec<_> = messages.lines().filter(|line| line.contains("INTERRUPTED")).collect();
+    assert!(interrupted.iter().all(|line| line.contains(".part ")), "{messages}");
     let code = code_of_recovery(&messages);
     assert_eq!(recovered.status.code(), Some(code), "{}\n{document:#}", shown(&recovered));
     check_shared(&cluster);

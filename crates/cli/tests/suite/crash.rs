@@ -4,10 +4,10 @@
 //! log outside of the views what close or fsync has acknowledged. An agent is killed during writes, the background flush, or
 //! the drain. Then `recover` runs, sometimes interrupted, sometimes twice.
 
-use crate::support::promises::Promises;
-use crate::support::victims::{
-    Background, Chance, Job, code_of_recovery, new_job, seed, signal, sleep_ms, wait_for,
+use crate::support::jobs::{
+    Background, Job, Random, code_of_recovery, new_job, seed, signal, sleep_ms, wait_for,
 };
+use crate::support::promises::Promises;
 use crate::support::{Run, Site, assert_contains, err, helper, is_soak, json, shown, succeed, utf8};
 use serde_json::Value;
 use std::fs;
@@ -47,7 +47,7 @@ enum Phase {
 
 struct Round {
     seed: u64,
-    chance: Chance,
+    random: Random,
     site: Site,
     job: Job,
     logs: PathBuf,
@@ -57,22 +57,22 @@ impl Round {
     fn new(seed: u64) -> Self {
         let (site, job) = new_job(&format!("crash-{seed:x}"));
         let logs = site.plain().to_owned();
-        Self { seed, chance: Chance::new(seed), site, job, logs }
+        Self { seed, random: Random::new(seed), site, job, logs }
     }
 
     /// Runs the round; returns true if the kill hit a running agent.
     fn play(mut self) -> bool {
         let phase = [Phase::Writing, Phase::Flushing, Phase::Draining][(self.seed % 3) as usize];
         let mut running = self.start_job(phase);
-        let victim = self.chance.below(u64::from(NODES)) as u32;
+        let victim = self.random.below(u64::from(NODES)) as u32;
         let moment_ms = self.await_moment(phase, &mut running);
         let killed = self.job.kill_agent(victim);
         println!("{phase:?} + {moment_ms} ms: node {victim} {}", if killed { "killed" } else { "had ended" });
         let output = running.output();
         let promises = self.promises();
         println!("{} files promised whole", promises.iter().map(Promises::whole_files).sum::<usize>());
-        let cut_off = self.check_end_of_job(&output, killed, &promises);
-        if cut_off {
+        let interrupted = self.check_end_of_job(&output, killed, &promises);
+        if interrupted {
             self.check_stores();
             self.recover(&promises);
         }
@@ -108,7 +108,7 @@ impl Round {
     /// returns.
     fn await_moment(&mut self, phase: Phase, running: &mut Background) -> u64 {
         let (mark, lines, within_ms) = match phase {
-            Phase::Writing => ("0", self.chance.below(80), 10),
+            Phase::Writing => ("0", self.random.below(80), 10),
             Phase::Flushing => ("wrote", 0, 300),
             Phase::Draining => ("ending", 0, 80),
         };
@@ -118,7 +118,7 @@ impl Round {
             (text.iter().filter(|&&byte| byte == b'\n').count() as u64 >= lines).then_some(())
         };
         wait_for("the phase", || has_come().or_else(|| (!running.runs()).then_some(())));
-        let moment_ms = self.chance.below(within_ms);
+        let moment_ms = self.random.below(within_ms);
         sleep_ms(moment_ms);
         moment_ms
     }
@@ -129,7 +129,7 @@ impl Round {
 
     /// Checks the reports of the job. Returns true if it was interrupted.
     fn check_end_of_job(&self, output: &Output, killed: bool, promises: &[Promises]) -> bool {
-        let cut_off = match output.status.code() {
+        let interrupted = match output.status.code() {
             Some(0) => false,
             Some(AGENT_LOST) if killed => false,
             Some(INCOMPLETE) if killed => {
@@ -141,21 +141,21 @@ impl Round {
             _ => unreachable!("seed {}: {}", self.seed, shown(output)),
         };
         self.check_receipt(&self.logs.join("receipt"), promises);
-        cut_off
+        interrupted
     }
 
     /// Recovers the job; in some rounds a first recovery is killed at a random moment.
     fn recover(&mut self, promises: &[Promises]) {
         let receipt = self.logs.join("recovered");
         let arguments = ["recover", "--job", &self.job.name, "--receipt", utf8(&receipt), "--verify"];
-        let target = self.chance.below(3);
+        let target = self.random.below(3);
         if target > 0 {
-            let victim = self.chance.below(u64::from(NODES)) as u32;
+            let victim = self.random.below(u64::from(NODES)) as u32;
             let killed = self.job.agent(victim);
             let mut first = Background::start(&mut self.site.tameike(&arguments));
             let program = first.program();
             wait_for("an agent", || (self.job.agent(victim) != killed || !first.runs()).then_some(()));
-            sleep_ms(self.chance.below(100));
+            sleep_ms(self.random.below(100));
             let hit = if target == 1 { signal(program, "KILL") } else { self.job.kill_agent(victim) };
             println!("recover hit: {hit} ({target})");
             let output = first.output();

@@ -1,6 +1,6 @@
 //! Random system calls of one process return on each view what they return on a local file system.
 
-use crate::support::victims::seed;
+use crate::support::jobs::seed;
 use crate::support::{Run, Site, helper, is_soak, succeed, utf8};
 use std::collections::BTreeMap;
 use std::process::Command;

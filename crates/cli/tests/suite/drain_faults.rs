@@ -1,9 +1,9 @@
 //! A shared directory that fails during a job: the receipt lists what is missing and why, the job ends with 75 and a journal,
 //! and `recover` completes the drain when there is space again.
 
+use crate::support::jobs::{Job, Random, new_job, seed};
 use crate::support::mounts::Mounts;
 use crate::support::small_disk::{KINDS, Kind, SmallDisk};
-use crate::support::victims::{Chance, Job, new_job, seed};
 use crate::support::{Run, Site, assert_code, assert_contains, err, is_soak, json, out, shown, utf8};
 use serde_json::Value;
 use std::fs;
@@ -159,8 +159,8 @@ fn a_failed_fsync_is_no_success() {
 fn fail_fsync(kind: Kind, seed: u64) {
     let Some(mut scene) = Scene::new("fsync") else { return };
     scene.size_bytes = kind.file_bytes;
-    let mut chance = Chance::new(seed);
-    let space_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
+    let mut random = Random::new(seed);
+    let space_kib = random.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
     // Half of the files of the job exist before.
     let Some(disk) = SmallDisk::new(&scene.mounts, &scene.site, kind, FILES / 2, space_kib) else { return };
     let output = scene.run("");
@@ -170,12 +170,12 @@ fn fail_fsync(kind: Kind, seed: u64) {
     let synced = scene.files_that_are("synced");
     println!("{space_kib} KiB of space: {missing} missing, {} synced", synced.len());
     // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
-    if chance.below(2) == 0 {
+    if random.below(2) == 0 {
         disk.forget();
         synced.iter().for_each(|name| scene.check_file(name));
     }
     disk.give_space();
-    let verify: &[&str] = if chance.below(2) == 0 { &["--verify"] } else { &[] };
+    let verify: &[&str] = if random.below(2) == 0 { &["--verify"] } else { &[] };
     scene.recover(verify).exits(0);
     disk.forget();
     scene.check_files();
@@ -183,7 +183,7 @@ fn fail_fsync(kind: Kind, seed: u64) {
 
 impl Scene {
     /// An ended job with most files only in the journal, and with space for them in the shared directory now.
-    fn cut_off(job: &str) -> Option<Self> {
+    fn interrupted(job: &str) -> Option<Self> {
         let scene = Self::new(job)?;
         scene.mounts.mount_memory(scene.site.shared(), "4m");
         let output = scene.run("");
@@ -241,7 +241,7 @@ fn damage(path: &Path, first: usize, step: usize) {
 
 #[test]
 fn a_damaged_log_is_reported_and_the_rest_is_recovered() {
-    let Some(scene) = Scene::cut_off("log") else { return };
+    let Some(scene) = Scene::interrupted("log") else { return };
     damage(&scene.store_file("log.0"), 100, 2_000);
     let right = scene.check_damaged("of the log are missing or broken");
     assert!(right > 2, "{right} files are correct");
@@ -249,7 +249,7 @@ fn a_damaged_log_is_reported_and_the_rest_is_recovered() {
 
 #[test]
 fn a_damaged_table_is_reported_and_nothing_false_is_claimed() {
-    let Some(scene) = Scene::cut_off("table") else { return };
+    let Some(scene) = Scene::interrupted("table") else { return };
     // The examination of the journal has moved the log into the table.
     scene.site.tameike(&["status"]).output().expect("it starts");
     let other = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
@@ -262,7 +262,7 @@ fn a_damaged_table_is_reported_and_nothing_false_is_claimed() {
 /// The device has lost bytes of files: these are reported, and the other files are recovered.
 #[test]
 fn damaged_file_data_is_never_drained() {
-    let Some(scene) = Scene::cut_off("bytes") else { return };
+    let Some(scene) = Scene::interrupted("bytes") else { return };
     let extents = scene.store_file("extents");
     scene.mounts.must(&format!(
         "dd if=/dev/urandom of={} bs=4096 count=1 seek=10 conv=notrunc status=none",

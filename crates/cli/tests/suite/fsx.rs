@@ -1,6 +1,6 @@
 //! fsx on each view: random operations on a file, with a comparison of every byte that it reads.
 
-use crate::support::victims::seed;
+use crate::support::jobs::seed;
 use crate::support::{Run, Site, is_soak, out, preload, shown};
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Leftovers of jobs, however they end: nothing but journals with dirty data, which are reported.
 
+use crate::support::jobs::{Background, Job, new_job, signal, sleep_ms};
 use crate::support::mounts::Mounts;
-use crate::support::victims::{Background, Job, new_job, signal, sleep_ms};
 use crate::support::{
     Run, Site, assert_code, assert_contains, err, files_below, is_root, is_soak, json, shown, succeed, utf8,
     wrapped,

@@ -1,6 +1,6 @@
 //! Locks of files by programs on several nodes.
 
-use crate::support::victims::new_job;
+use crate::support::jobs::new_job;
 use crate::support::{Run, Site, helper, is_soak, shown, utf8};
 
 /// The prelude of all scripts. `on N FUNCTION ...` runs a function of `support/locker.py` on a node; all nodes see the

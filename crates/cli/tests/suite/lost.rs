@@ -1,7 +1,7 @@
 //! Lost data that was only in memory, and stores in memory of jobs of which nothing else is left.
 
+use crate::support::jobs::{Background, Job};
 use crate::support::mounts::Mounts;
-use crate::support::victims::{Background, Job};
 use crate::support::{Run, Site, assert_contains, err, json, shown, utf8};
 use serde_json::{Value, json as value};
 use std::fs;

@@ -11,7 +11,6 @@ mod check;
 mod cluster;
 mod cores;
 mod crash;
-mod cut_off;
 mod differential;
 mod drain_faults;
 mod examples;
@@ -20,6 +19,7 @@ mod full_disk;
 mod holders;
 mod hops;
 mod hosts;
+mod interrupted;
 mod job;
 mod jobs;
 #[expect(dead_code, reason = "the tests of crate capi use the rest")]

@@ -1,6 +1,6 @@
 //! One of three agents has failed: files of the cache view that do not depend on it stay usable.
 
-use crate::support::victims::{Background, code_of_recovery, new_job};
+use crate::support::jobs::{Background, code_of_recovery, new_job};
 use crate::support::{Site, assert_code, shown, succeed};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Packing of small files of the cache view, in real jobs.
 
-use crate::support::victims::{Background, new_job};
+use crate::support::jobs::{Background, new_job};
 use crate::support::{
     Run, Site, assert_contains, binary, files_below, is_root, json, out, shown, succeed, utf8,
 };

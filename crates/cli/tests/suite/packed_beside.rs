@@ -1,7 +1,7 @@
 //! Concurrent use of packed files: by nodes of one job, by a job that does not pack, and by programs outside of jobs.
 
 use crate::support::interactive::Interactive;
-use crate::support::victims::{Background, Job, wait_for};
+use crate::support::jobs::{Background, Job, wait_for};
 use crate::support::{Run, Site, assert_code, assert_contains, binary, err, out, shown, succeed};
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,8 @@
 //! Packed files if the shared file system is full or loses acknowledged writes, or if the packer crashes.
 
+use crate::support::jobs::{Background, Job, Random, code_of_recovery, new_job, seed, sleep_ms, wait_for};
 use crate::support::mounts::Mounts;
 use crate::support::small_disk::{KINDS, Kind, SmallDisk};
-use crate::support::victims::{Background, Chance, Job, code_of_recovery, new_job, seed, sleep_ms, wait_for};
 use crate::support::{
     Run, Site, assert_code, assert_contains, binary, err, is_soak, json, out, shown, succeed, utf8,
 };
@@ -216,20 +216,20 @@ fn a_failed_fsync_of_the_container_is_no_success() {
 
 fn fail_fsync(kind: Kind, seed: u64) {
     let Some(scene) = Scene::new("fsync") else { return };
-    let mut chance = Chance::new(seed);
+    let mut random = Random::new(seed);
     let Some(disk) = SmallDisk::new(&scene.mounts, &scene.site, kind, 0, 0) else { return };
     disk.give_space();
     scene.pack_old();
     // Metadata of the file system has its space before: only packed data is lost. With little space, names are lost too.
     scene.must(r#"mkdir "$TAMEIKE_CACHE/new""#);
-    let space_kib = if chance.below(2) == 0 { chance.below(60) } else { chance.below(2_000) };
+    let space_kib = if random.below(2) == 0 { random.below(60) } else { random.below(2_000) };
     println!("{space_kib} KiB of space");
     disk.limit_space(space_kib as u32);
     let end = "for i in 1 2 3; do mv old/$i old/moved-$i; done; rm old/4";
     let output = scene.write(60_000, end);
     let complete = scene.check_incomplete(&output);
     // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
-    let forgets = kind.has_journal() && chance.below(2) == 0;
+    let forgets = kind.has_journal() && random.below(2) == 0;
     if forgets {
         disk.forget_and_give_space();
         scene.check_packed(&complete);
@@ -330,7 +330,7 @@ fn kill_packer(site: &Site, job: &Job, script: &str, wait: impl FnOnce()) -> Str
 /// S38a. A directory is renamed at the same time: each file exists once, under the old name or the new one.
 #[test]
 fn the_rename_of_a_directory_with_packed_files_is_atomic() {
-    let mut chance = Chance::new(seed());
+    let mut random = Random::new(seed());
     for round in 0..if is_soak() { 30 } else { 5 } {
         let (site, job) = new_job(&format!("moves-{round}"));
         let ready = site.plain().join("ready");
@@ -343,7 +343,7 @@ while True:
     os.rename("b", "a")'"#,
             ready.display()
         );
-        let pause = chance.below(400);
+        let pause = random.below(400);
         let text = kill_packer(&site, &job, &script, || {
             wait_for("files", || ready.exists().then_some(()));
             sleep_ms(pause);
@@ -386,7 +386,7 @@ fn large_files_are_promoted_to_another_file_system() {
 #[test]
 fn promoted_files_exist_once_whenever_the_packer_crashes() {
     const LARGE: usize = 24;
-    let mut chance = Chance::new(seed());
+    let mut random = Random::new(seed());
     for round in 0..if is_soak() { 20 } else { 4 } {
         let (site, job) = new_job(&format!("out-{round}"));
         let sums = site.plain().join("sums");
@@ -395,11 +395,11 @@ fn promoted_files_exist_once_whenever_the_packer_crashes() {
                echo small > d/small; cksum d/* > {}"#,
             sums.display()
         );
-        let (after, moved) = (chance.below(LARGE as u64 / 2), site.shared().join("d"));
+        let (after, moved) = (random.below(LARGE as u64 / 2), site.shared().join("d"));
         let plain = || fs::read_dir(&moved).map_or(0, Iterator::count) as u64;
         let text = kill_packer(&site, &job, &script, || {
             wait_for("files that are moved out", || (plain() > after).then_some(()));
-            sleep_ms(chance.below(3));
+            sleep_ms(random.below(3));
         });
         // The names change: nothing is left at the old paths.
         let script = r#"cd "$TAMEIKE_CACHE"; cksum d/*; mkdir e; for i in d/*; do mv $i e/; done; ls -A d; rm -r e; ls -A"#;

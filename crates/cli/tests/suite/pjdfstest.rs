@@ -4,7 +4,7 @@
 //! listed case that passes or is skipped.
 
 use crate::support::mounts::Mounts;
-use crate::support::{Run, Site, succeed, utf8};
+use crate::support::{Run, Site, is_root, succeed, utf8};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -106,14 +106,6 @@ fn assert_as_listed(site: &Site, file_systems: &[&str]) {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-}
-
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        println!("not tested: pjdfstest acts as several users, which requires root");
-    }
-    is_root
 }
 
 /// Runs the suite in views of one job in parallel; `views` are the name in the list and the variable of each view.

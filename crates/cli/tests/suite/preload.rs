@@ -1,6 +1,6 @@
 //! Preloaded programs: unchanged programs give the same results as without the library, beside programs that are not preloaded.
 
-use crate::support::victims::new_job;
+use crate::support::jobs::new_job;
 use crate::support::{
     Run, Site, assert_contains, err, is_root, out, preload, programs, shown, succeed, utf8,
 };

@@ -1,7 +1,7 @@
 //! Claims of SEMANTICS.md that no other test covers, in jobs of two nodes. `cargo xtask lint` checks that tests cite every
 //! claim.
 
-use crate::support::victims::new_job;
+use crate::support::jobs::new_job;
 use crate::support::{Run, Site, helper, json, shown, succeed, utf8};
 use std::collections::BTreeMap;
 use std::fs;

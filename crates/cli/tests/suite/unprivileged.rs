@@ -279,7 +279,7 @@ fn recovered_files_have_the_group_of_their_project() {
     let shared = user.shared();
     set_owner(&shared, 0, 0o2775);
     let shared_name = utf8(&shared);
-    let job = format!("cut-off-{}", std::process::id());
+    let job = format!("interrupted-{}", std::process::id());
     let script = format!(
         r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 2000000 /dev/urandom > d/large
            until ls {shared_name}/.tameike-packed | grep -q '^out\.'; do sleep 0.1; done; rmdir {shared_name}/d"#

@@ -175,12 +175,12 @@ impl CacheView {
         Ok(())
     }
 
-    /// Reports all files that programs here write as cut off, before those programs are killed.
-    pub async fn cut_off(&self) {
+    /// Reports all files that programs here write as interrupted, before those programs are killed.
+    pub async fn mark_interrupted(&self) {
         let reports = self.opens.writing().into_iter().map(|inode| async move {
-            let request = CacheRequest::Writing { inode, what: Writing::CutOff };
+            let request = CacheRequest::Writing { inode, what: Writing::Interrupted };
             if let Err(fault) = self.notify(inode, request).await {
-                log::warn!("cannot report that {inode} was cut off during writes: {fault}");
+                log::warn!("cannot report that {inode} was interrupted during writes: {fault}");
             }
         });
         futures_util::future::join_all(reports).await;

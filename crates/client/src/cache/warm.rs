@@ -46,7 +46,7 @@ impl Warming {
     /// Cancels the preload.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
-        self.so_far.lock().is_broken_off = true;
+        self.so_far.lock().is_cancelled = true;
     }
 
     fn is_cancelled(&self) -> bool {

@@ -27,7 +27,7 @@ impl Codec {
 
 /// Keeps up with disks; higher levels gain little on data of simulations.
 const LEVEL: i32 = 1;
-/// Chunks that compress by less than one eighth are kept uncompressed: unpacking costs more.
+/// Chunks that compress by less than one eighth are stored uncompressed: unpacking costs more.
 const LEAST_GAIN: usize = 8;
 /// After this many incompressible chunks in a row ...
 const VAIN_MAX: u32 = 8;
@@ -81,13 +81,13 @@ impl Packer {
 }
 
 /// Decompresses a chunk of `size` bytes. Fails with `EIO` if it is damaged.
-pub fn unpack(kept: &[u8], size: usize, into: &mut Vec<u8>) -> Result<()> {
+pub fn unpack(stored: &[u8], size: usize, into: &mut Vec<u8>) -> Result<()> {
     let damaged = |why: &dyn std::fmt::Display| {
         Fault::new(Errno::EIO, format!("a chunk of data cannot be unpacked: {why}"))
     };
     into.resize(size, 0);
     let mut decompressor = Decompressor::new().map_err(|_| Fault::from(Errno::ENOMEM))?;
-    match decompressor.decompress_to_buffer(kept, &mut into[..]) {
+    match decompressor.decompress_to_buffer(stored, &mut into[..]) {
         Ok(count) if count == size => Ok(()),
         Ok(count) => Err(damaged(&format_args!("it has {count} bytes instead of {size}"))),
         Err(error) => Err(damaged(&error)),
@@ -101,15 +101,15 @@ mod tests {
     #[test]
     fn compressible_chunks_are_packed_and_others_soon_not_tried() {
         let mut packer = Packer::new(Codec::Zstd).expect("memory");
-        let (mut kept, mut back) = (vec![7], Vec::new());
+        let (mut stored, mut back) = (vec![7], Vec::new());
         let text = b"the same again and again ".repeat(4000);
-        assert!(packer.pack(&text, &mut kept));
-        assert!(kept.len() < text.len() / 10);
-        unpack(&kept[1..], text.len(), &mut back).expect("whole");
+        assert!(packer.pack(&text, &mut stored));
+        assert!(stored.len() < text.len() / 10);
+        unpack(&stored[1..], text.len(), &mut back).expect("whole");
         assert_eq!(back, text);
-        unpack(&kept[1..], text.len() - 1, &mut back).expect_err("shorter");
-        unpack(&kept[1..], text.len() + 1, &mut back).expect_err("longer");
-        unpack(&kept[2..], text.len(), &mut back).expect_err("truncated");
+        unpack(&stored[1..], text.len() - 1, &mut back).expect_err("shorter");
+        unpack(&stored[1..], text.len() + 1, &mut back).expect_err("longer");
+        unpack(&stored[2..], text.len(), &mut back).expect_err("truncated");
         let noise: Vec<u8> =
             (0..50_000_u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
         let noise: Vec<u8> = noise
@@ -117,10 +117,10 @@ mod tests {
             .zip(1_u32..)
             .map(|(byte, at)| byte ^ (at.wrapping_mul(at).wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();
-        kept.clear();
-        assert!((0..VAIN_MAX + UNTRIED).all(|_| !packer.pack(&noise, &mut kept)));
-        assert!(kept.is_empty());
-        assert!(packer.pack(&text, &mut kept));
-        assert!(!packer.pack(&[], &mut kept));
+        stored.clear();
+        assert!((0..VAIN_MAX + UNTRIED).all(|_| !packer.pack(&noise, &mut stored)));
+        assert!(stored.is_empty());
+        assert!(packer.pack(&text, &mut stored));
+        assert!(!packer.pack(&[], &mut stored));
     }
 }

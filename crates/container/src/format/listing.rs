@@ -12,7 +12,7 @@ pub struct Listing {
     /// Numbers of the subfiles, ascending.
     pub numbers: Vec<u32>,
     /// Files with external content, also of files that have been removed.
-    pub outside: BTreeSet<Vec<u8>>,
+    pub external: BTreeSet<Vec<u8>>,
     /// Files that do not belong to the container.
     pub strays: BTreeSet<Vec<u8>>,
 }
@@ -34,7 +34,7 @@ impl Listing {
                     listing.strays.insert(name.clone());
                 }
                 if name.starts_with(external::PREFIX.as_bytes()) {
-                    listing.outside.insert(name);
+                    listing.external.insert(name);
                 }
             }
         }

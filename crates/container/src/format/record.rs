@@ -8,15 +8,15 @@
 //! +------+--------+------+------+------------+-----------+-------+------------+------------+
 //!  40          44         48       52         56         60       64
 //! +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
-//! | entry     | chunks   | data   | kept     | unsynced | crc32c | entry | chunks         | data | zeros   |
+//! | entry     | chunks   | data   | stored   | unsynced | crc32c | entry | chunks         | data | zeros   |
 //! | size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | as   | to a    |
-//! |           |          | u32    |          |          |        |       | u32, u32       | kept | multiple|
+//! |           |          | u32    |          |          |        |       | u32, u32       | stored | multiple|
 //! +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
 //! ```
 //!
 //! - Numbers are little-endian. The head is everything before the data; its checksum covers the rest of the head.
-//! - Data is kept in chunks of [`CHUNK_SIZE`], each compressed with `codec` if its kept size is smaller than its size. A chunk's checksum
-//!   covers the kept bytes.
+//! - Data is stored in chunks of [`CHUNK_SIZE`], each compressed with `codec` if its stored size is smaller than its size. A chunk's checksum
+//!   covers the stored bytes.
 //! - "sequence" has the incarnation of the lane in its upper half, and the number of the record in that incarnation, from 0, in its lower one.
 //! - "unsynced size" is the number of bytes of the incarnation before this record that were not known to be durable when the record was
 //!   encoded. The maximum, 2^32 - 1, means that many or more.
@@ -96,8 +96,8 @@ pub fn first_sequence(incarnation: u32) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Kept size in bytes.
-    pub kept: u32,
-    /// Checksum of the kept bytes.
+    pub stored: u32,
+    /// Checksum of the stored bytes.
     pub sum: u32,
 }
 
@@ -115,7 +115,7 @@ pub struct Head {
     /// Size of the data, uncompressed.
     pub data_size: u32,
     /// Kept size of the data.
-    pub kept_size: u32,
+    pub stored_size: u32,
     /// Chunks of the data.
     pub chunks: Vec<Chunk>,
     /// Size of the head.
@@ -135,7 +135,7 @@ impl Head {
 
     /// Distance to the next record, in bytes.
     pub fn span(&self) -> u64 {
-        u64::from(self.size + self.kept_size).next_multiple_of(ALIGNMENT.into())
+        u64::from(self.size + self.stored_size).next_multiple_of(ALIGNMENT.into())
     }
 
     /// Range of a chunk in the uncompressed data.
@@ -144,10 +144,10 @@ impl Head {
         start..(start + CHUNK_SIZE).min(self.data_size)
     }
 
-    /// Range of a chunk's kept bytes in the record.
-    pub fn kept_range(&self, chunk: usize) -> Range<usize> {
-        let start = self.size + self.chunks[..chunk].iter().map(|chunk| chunk.kept).sum::<u32>();
-        start as usize..(start + self.chunks[chunk].kept) as usize
+    /// Range of a chunk's stored bytes in the record.
+    pub fn stored_range(&self, chunk: usize) -> Range<usize> {
+        let start = self.size + self.chunks[..chunk].iter().map(|chunk| chunk.stored).sum::<u32>();
+        start as usize..(start + self.chunks[chunk].stored) as usize
     }
 }
 
@@ -156,37 +156,37 @@ pub fn head_size(entry: usize, data: usize) -> usize {
     FIXED_SIZE + entry + data.div_ceil(CHUNK_SIZE as usize) * CHUNK_ENTRY_SIZE
 }
 
-/// Data of a record, as kept.
+/// Data of a record, as stored.
 #[derive(Default)]
 pub struct Payload<'a> {
     codec: Codec,
     size: usize,
     chunks: Vec<Chunk>,
-    kept: Cow<'a, [u8]>,
+    stored: Cow<'a, [u8]>,
 }
 
 impl<'a> Payload<'a> {
     /// Compresses those chunks of `data` for which it pays.
     pub fn new(data: &'a [u8], packer: &mut Packer) -> Self {
-        let (mut kept, mut chunks, mut codec) = (Vec::new(), Vec::new(), Codec::None);
+        let (mut stored, mut chunks, mut codec) = (Vec::new(), Vec::new(), Codec::None);
         let is_tried = packer.codec() != Codec::None;
         for chunk in data.chunks(CHUNK_SIZE as usize) {
-            let start = kept.len();
-            if packer.pack(chunk, &mut kept) {
+            let start = stored.len();
+            if packer.pack(chunk, &mut stored) {
                 codec = packer.codec();
             } else if is_tried {
-                kept.extend(chunk);
+                stored.extend(chunk);
             }
-            let bytes = if is_tried { &kept[start..] } else { chunk };
-            chunks.push(Chunk { kept: bytes.len() as u32, sum: crc32c(bytes) });
+            let bytes = if is_tried { &stored[start..] } else { chunk };
+            chunks.push(Chunk { stored: bytes.len() as u32, sum: crc32c(bytes) });
         }
-        let kept = if codec == Codec::None { Cow::Borrowed(data) } else { Cow::Owned(kept) };
-        Self { codec, size: data.len(), chunks, kept }
+        let stored = if codec == Codec::None { Cow::Borrowed(data) } else { Cow::Owned(stored) };
+        Self { codec, size: data.len(), chunks, stored }
     }
 
     /// Kept size in bytes.
-    pub fn kept_size(&self) -> usize {
-        self.kept.len()
+    pub fn stored_size(&self) -> usize {
+        self.stored.len()
     }
 }
 
@@ -208,19 +208,19 @@ pub fn encode(
     into.extend(position.lane.lane.to_le_bytes());
     into.extend(position.address.to_le_bytes());
     into.extend(position.sequence.to_le_bytes());
-    for size in [entry.len(), payload.chunks.len(), payload.size, payload.kept.len()] {
+    for size in [entry.len(), payload.chunks.len(), payload.size, payload.stored.len()] {
         into.extend((size as u32).to_le_bytes());
     }
     into.extend(unsynced_size.to_le_bytes());
     into.extend([0; 4]);
     into.extend(entry);
     for chunk in &payload.chunks {
-        into.extend(chunk.kept.to_le_bytes());
+        into.extend(chunk.stored.to_le_bytes());
         into.extend(chunk.sum.to_le_bytes());
     }
     let sum = head_sum(&into[start..]);
     into[start + SUM_AT..start + FIXED_SIZE].copy_from_slice(&sum.to_le_bytes());
-    into.extend(&*payload.kept);
+    into.extend(&*payload.stored);
     into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
 }
 
@@ -284,7 +284,7 @@ pub fn decode(bytes: &[u8], position: &Position) -> Found {
     let Some(codec) = Codec::of_byte(bytes[7]) else {
         return Found::Damaged("its codec is unknown to this version");
     };
-    let [entry_size, chunk_count, data_size, kept_size, unsynced_size] =
+    let [entry_size, chunk_count, data_size, stored_size, unsynced_size] =
         [40, 44, 48, 52, 56].map(|at| u32_at(bytes, at));
     let size = FIXED_SIZE as u64 + u64::from(entry_size) + u64::from(chunk_count) * CHUNK_ENTRY_SIZE as u64;
     if size > HEAD_SIZE_MAX as u64 || chunk_count != data_size.div_ceil(CHUNK_SIZE) {
@@ -306,7 +306,7 @@ pub fn decode(bytes: &[u8], position: &Position) -> Found {
     let entry_end = FIXED_SIZE + entry_size as usize;
     let chunks: Vec<_> = bytes[entry_end..size]
         .chunks_exact(CHUNK_ENTRY_SIZE)
-        .map(|chunk| Chunk { kept: u32_at(chunk, 0), sum: u32_at(chunk, 4) })
+        .map(|chunk| Chunk { stored: u32_at(chunk, 0), sum: u32_at(chunk, 4) })
         .collect();
     let entry = match kind {
         Kind::Entry => match Entry::decode(&bytes[FIXED_SIZE..entry_end]) {
@@ -321,26 +321,26 @@ pub fn decode(bytes: &[u8], position: &Position) -> Found {
         position: found,
         entry,
         data_size,
-        kept_size,
+        stored_size,
         chunks,
         size: size as u32,
         unsynced_size,
     };
-    let fits = |chunk: usize| match head.chunks[chunk].kept as usize {
-        kept if codec == Codec::None => kept == head.chunk_range(chunk).len(),
-        kept => kept <= head.chunk_range(chunk).len(),
+    let fits = |chunk: usize| match head.chunks[chunk].stored as usize {
+        stored if codec == Codec::None => stored == head.chunk_range(chunk).len(),
+        stored => stored <= head.chunk_range(chunk).len(),
     };
-    let all: u64 = head.chunks.iter().map(|chunk| u64::from(chunk.kept)).sum();
-    if u64::from(kept_size) != all || !(0..head.chunks.len()).all(fits) {
+    let all: u64 = head.chunks.iter().map(|chunk| u64::from(chunk.stored)).sum();
+    if u64::from(stored_size) != all || !(0..head.chunks.len()).all(fits) {
         return Found::Damaged("its sizes contradict each other");
     }
     Found::Record(Box::new(head))
 }
 
 /// Checks the checksum of a chunk. Fails with `EIO` if it is wrong.
-pub fn check_chunk(head: &Head, chunk: usize, kept: &[u8]) -> Result<()> {
-    let Chunk { kept: size, sum } = head.chunks[chunk];
-    if kept.len() != size as usize || crc32c(kept) != sum {
+pub fn check_chunk(head: &Head, chunk: usize, stored: &[u8]) -> Result<()> {
+    let Chunk { stored: size, sum } = head.chunks[chunk];
+    if stored.len() != size as usize || crc32c(stored) != sum {
         let Position { lane, address, .. } = head.position;
         let message =
             format!("chunk {chunk} of the record at {address} in {lane} is damaged: its checksum is wrong");

@@ -14,7 +14,7 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_io::{Crc32c, crc32c};
 
 /// Number of cached pages: lookups of a path are often followed by lookups of its neighbours.
-const PAGES_KEPT: usize = 8;
+const PAGES_CACHED: usize = 8;
 
 /// Maximum size of an index, in bytes, that is sent whole to other processes.
 const SENT_SIZE_MAX: u64 = 1 << 20;
@@ -29,7 +29,7 @@ pub struct Index {
     lanes: Vec<LaneEnd>,
     sum: u32,
     /// Cached pages by number, the last used one at the end. They never become stale, as an index never changes.
-    kept: Mutex<VecDeque<(usize, Arc<Vec<IndexEntry>>)>>,
+    cache: Mutex<VecDeque<(usize, Arc<Vec<IndexEntry>>)>>,
 }
 
 /// Location of the bytes of an index.
@@ -97,7 +97,7 @@ impl Index {
         sum.update(&lanes);
         let lanes = decode(&lanes, "its list of lanes cannot be decoded")?;
         let pages = decode(&read_part(&source, number(32), end)?, "its list of pages cannot be decoded")?;
-        Ok(Self { source, stamp, end, pages, lanes, sum: sum.take(), kept: Mutex::default() })
+        Ok(Self { source, stamp, end, pages, lanes, sum: sum.take(), cache: Mutex::default() })
     }
 
     /// All bytes, for other processes; `None` if it is too large or cannot be read.
@@ -127,7 +127,7 @@ impl Index {
     /// The entry of a path.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let Some(page) = self.page_of(path) else { return Ok(None) };
-        let entries = self.kept_page(page)?;
+        let entries = self.cached_page(page)?;
         let at = entries.partition_point(|entry| compare_paths(&entry.path, path) == Ordering::Less);
         Ok(entries.get(at).filter(|entry| entry.path == path).cloned())
     }
@@ -161,21 +161,21 @@ impl Index {
     }
 
     /// A page, cached.
-    fn kept_page(&self, page: usize) -> Result<Arc<Vec<IndexEntry>>> {
-        let mut kept = self.kept.lock();
-        let found = kept.iter().position(|(number, _)| *number == page).and_then(|at| kept.remove(at));
+    fn cached_page(&self, page: usize) -> Result<Arc<Vec<IndexEntry>>> {
+        let mut cache = self.cache.lock();
+        let found = cache.iter().position(|(number, _)| *number == page).and_then(|at| cache.remove(at));
         if let Some(found) = found {
             let entries = found.1.clone();
-            kept.push_back(found);
+            cache.push_back(found);
             return Ok(entries);
         }
-        drop(kept);
+        drop(cache);
         let entries = Arc::new(self.page(page)?);
-        let mut kept = self.kept.lock();
-        if kept.len() == PAGES_KEPT {
-            kept.pop_front();
+        let mut cache = self.cache.lock();
+        if cache.len() == PAGES_CACHED {
+            cache.pop_front();
         }
-        kept.push_back((page, entries.clone()));
+        cache.push_back((page, entries.clone()));
         Ok(entries)
     }
 }

@@ -9,7 +9,7 @@ use tameike_io::shared::FileStat;
 impl Container {
     /// Number of files with external content in the container's directory, also of files that have been removed.
     pub fn count_external(&self) -> usize {
-        self.outside
+        self.external
     }
 
     /// The identity of a file with external content.
@@ -24,7 +24,7 @@ impl Container {
 
     /// The summary of an entry; size and mtime are those of the external content, if there is any and it can be found.
     pub fn brief(&self, entry: &IndexEntry) -> Result<Option<Brief>> {
-        if self.outside > 0
+        if self.external > 0
             && let Some(identity) = self.external_identity(entry)?
         {
             let found = self.records.fs().stat(&name(identity.number));

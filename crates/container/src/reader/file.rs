@@ -28,7 +28,7 @@ pub struct FileReader {
     extents: Vec<Extent>,
     piece: Option<Piece>,
     /// External content.
-    outside: Option<ExternalContent>,
+    external: Option<ExternalContent>,
 }
 
 /// Opens files of a container, independently of later changes of the [`Container`](super::Container).
@@ -52,7 +52,7 @@ impl Opener {
         let mut reader = self.open_record(entry)?;
         if let Some(identity) = Identity::decode_external(&reader.node) {
             let content = ExternalContent::open(&**self.0.fs(), &identity, &mut reader.node)?;
-            reader.outside = Some(content);
+            reader.external = Some(content);
         }
         Ok(reader)
     }
@@ -82,7 +82,7 @@ impl FileReader {
     pub(crate) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
         let is_long = extents.last().is_some_and(|last| last.end() > WITH_HEAD as u64);
         let source = Source { records, is_long, reader: Reader::default(), pooled: None };
-        Self { source, node, extents, piece: None, outside: None }
+        Self { source, node, extents, piece: None, external: None }
     }
 
     /// Attributes.
@@ -120,7 +120,7 @@ impl FileReader {
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        if let Some(content) = &self.outside {
+        if let Some(content) = &self.external {
             return content.visit(range, &mut |at, bytes| sink.take(at, bytes));
         }
         let given = self.give_extents(range, sink);
@@ -146,7 +146,7 @@ impl FileReader {
 
     /// The next range at or after `offset` that is not a hole.
     pub fn data(&self, offset: u64) -> Option<Range<u64>> {
-        if self.outside.is_some() {
+        if self.external.is_some() {
             return (offset < self.node.size).then_some(offset..self.node.size);
         }
         let first = self.extents.partition_point(|extent| extent.end() <= offset);
@@ -230,7 +230,7 @@ struct Piece {
 impl Piece {
     /// `bytes` begin with the record's head.
     fn new(head: Head, bytes: Vec<u8>) -> Self {
-        let whole = (0..head.chunks.len()).take_while(|chunk| head.kept_range(*chunk).end <= bytes.len());
+        let whole = (0..head.chunks.len()).take_while(|chunk| head.stored_range(*chunk).end <= bytes.len());
         let chunks = 0..whole.count();
         Self { head, bytes, start: 0, chunks, proven: None, unpacked: Vec::new() }
     }
@@ -272,7 +272,7 @@ impl Piece {
             let run = self.plain_run(chunk, &(at..data.end));
             let buffer = match run.is_empty() {
                 true => None,
-                false => sink.buffer(to, self.kept_range(&run).len()),
+                false => sink.buffer(to, self.stored_range(&run).len()),
             };
             if let Some(buffer) = buffer {
                 self.read_plain(source, run, buffer)?;
@@ -295,7 +295,7 @@ impl Piece {
             let whole = self.head.chunk_range(*chunk);
             u64::from(whole.start) >= wanted.start
                 && u64::from(whole.end) <= wanted.end
-                && self.head.kept_range(*chunk).len() == whole.len()
+                && self.head.stored_range(*chunk).len() == whole.len()
                 && !self.chunks.contains(chunk)
         };
         let count = (first..self.head.chunks.len()).take(CHUNKS_MAX).take_while(is_one).count();
@@ -305,20 +305,20 @@ impl Piece {
     /// Reads uncompressed chunks into the caller's buffer, and verifies them there.
     fn read_plain(&self, source: &mut Source, chunks: Range<usize>, buffer: &mut [u8]) -> Result<()> {
         self.read_kept(source, &chunks, buffer, true)?;
-        let start = self.kept_range(&chunks).start;
+        let start = self.stored_range(&chunks).start;
         for chunk in chunks {
-            let kept = self.head.kept_range(chunk);
-            record::check_chunk(&self.head, chunk, &buffer[kept.start - start..kept.end - start])?;
+            let stored = self.head.stored_range(chunk);
+            record::check_chunk(&self.head, chunk, &buffer[stored.start - start..stored.end - start])?;
         }
         Ok(())
     }
 
-    /// Range of the kept bytes of chunks in the record.
-    fn kept_range(&self, chunks: &Range<usize>) -> Range<usize> {
-        self.head.kept_range(chunks.start).start..self.head.kept_range(chunks.end - 1).end
+    /// Range of the stored bytes of chunks in the record.
+    fn stored_range(&self, chunks: &Range<usize>) -> Range<usize> {
+        self.head.stored_range(chunks.start).start..self.head.stored_range(chunks.end - 1).end
     }
 
-    /// Reads the kept bytes of chunks. The system reads ahead, unless `is_exact`.
+    /// Reads the stored bytes of chunks. The system reads ahead, unless `is_exact`.
     fn read_kept(
         &self,
         source: &mut Source,
@@ -326,7 +326,7 @@ impl Piece {
         into: &mut [u8],
         is_exact: bool,
     ) -> Result<()> {
-        let (start, position) = (self.kept_range(chunks).start, self.head.position);
+        let (start, position) = (self.stored_range(chunks).start, self.head.position);
         if source.read_at(position.lane, position.address + start as u64, into, is_exact)? < into.len() {
             return Err(not_there(position.lane, position.address, "the subfile ends within its data"));
         }
@@ -337,23 +337,23 @@ impl Piece {
     fn content(&mut self, source: &mut Source, chunk: usize, ahead: usize) -> Result<&[u8]> {
         if !self.chunks.contains(&chunk) {
             let chunks = chunk..(chunk + ahead).min(self.head.chunks.len());
-            let (kept, mut bytes) = (self.kept_range(&chunks), std::mem::take(&mut self.bytes));
+            let (stored, mut bytes) = (self.stored_range(&chunks), std::mem::take(&mut self.bytes));
             (self.chunks, self.proven) = (0..0, None);
-            bytes.resize(kept.len(), 0);
+            bytes.resize(stored.len(), 0);
             self.read_kept(source, &chunks, &mut bytes, false)?;
-            (self.bytes, self.chunks, self.start) = (bytes, chunks, kept.start);
+            (self.bytes, self.chunks, self.start) = (bytes, chunks, stored.start);
         }
-        let kept = self.head.kept_range(chunk);
-        let kept = &self.bytes[kept.start - self.start..kept.end - self.start];
+        let stored = self.head.stored_range(chunk);
+        let stored = &self.bytes[stored.start - self.start..stored.end - self.start];
         let size = self.head.chunk_range(chunk).len();
         if self.proven != Some(chunk) {
             self.proven = None;
-            record::check_chunk(&self.head, chunk, kept)?;
-            if kept.len() < size {
-                unpack(kept, size, &mut self.unpacked)?;
+            record::check_chunk(&self.head, chunk, stored)?;
+            if stored.len() < size {
+                unpack(stored, size, &mut self.unpacked)?;
             }
             self.proven = Some(chunk);
         }
-        Ok(if kept.len() < size { &self.unpacked } else { kept })
+        Ok(if stored.len() < size { &self.unpacked } else { stored })
     }
 }

@@ -66,7 +66,7 @@ pub struct Container {
     /// Entries that are not valid.
     refused: Vec<IndexEntry>,
     /// Number of files with external content in the container's directory.
-    outside: usize,
+    external: usize,
 }
 
 impl Container {
@@ -122,7 +122,7 @@ impl Container {
             displaced,
             damage,
             refused,
-            outside: 0,
+            external: 0,
         }
     }
 
@@ -148,7 +148,7 @@ impl Container {
 
     /// Scans the lanes that may have more than is known.
     fn scan_lanes(&mut self, listing: &Listing) -> Result<()> {
-        self.outside = listing.outside.len();
+        self.external = listing.external.len();
         for (number, lanes) in self.records.lanes(&listing.numbers)? {
             for (lane, LaneState { incarnation, is_finished }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
@@ -366,7 +366,7 @@ fn index_entry(head: &Head) -> Option<IndexEntry> {
         version: entry.version,
         lane: head.position.lane,
         address: head.position.address,
-        record_size: head.size + head.kept_size,
+        record_size: head.size + head.stored_size,
         node: entry.node.as_ref().map(Brief::of),
     })
 }

@@ -78,7 +78,7 @@ impl LaneScan {
             let block_end = self.superblock.geometry.block_end(address);
             match self.decode_at(address)? {
                 Found::Record(head)
-                    if address + u64::from(head.size + head.kept_size) > self.end.min(block_end) =>
+                    if address + u64::from(head.size + head.stored_size) > self.end.min(block_end) =>
                 {
                     self.address = block_end;
                     return Ok(Some(Step::Damage { address, why: TORN.to_string() }));

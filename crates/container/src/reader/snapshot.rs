@@ -25,7 +25,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     /// Number of files with external content.
-    outside: u64,
+    external: u64,
     /// Stamp of the index file or, if there is none, of the superblock's file.
     stamp: Stamp,
     index: Option<IndexSnapshot>,
@@ -82,13 +82,13 @@ impl Container {
         };
         let index =
             self.index.as_ref().map(|index| IndexSnapshot { sum: index.sum(), bytes: index.whole_bytes() });
-        let state = State { outside: self.outside as u64, stamp, index };
+        let state = State { external: self.external as u64, stamp, index };
         Some(Snapshot { superblock: self.superblock(), state })
     }
 
     /// Opens a container by another process's state; `None` if the container differs, so that the caller must open it as usual.
     pub fn open_snapshot(fs: Arc<dyn SharedFs>, snapshot: &Snapshot) -> Option<Self> {
-        let Snapshot { superblock, state: State { outside, stamp, index } } = snapshot;
+        let Snapshot { superblock, state: State { external, stamp, index } } = snapshot;
         let index = match index {
             Some(IndexSnapshot { bytes: Some(bytes), .. }) if snapshot.is_as_it_was(&*fs) => {
                 Some(Index::from_bytes(bytes.clone(), *stamp, superblock.container).ok()?)
@@ -103,6 +103,6 @@ impl Container {
                 (snapshot.is_as_it_was(&*fs) || is_it()).then_some(None)?
             }
         };
-        Some(Self { outside: *outside as usize, ..Self::unseen(fs, *superblock, index, false) })
+        Some(Self { external: *external as usize, ..Self::unseen(fs, *superblock, index, false) })
     }
 }

@@ -6,7 +6,7 @@ use crate::format::listing::Listing;
 use crate::index::{IndexBuilder, LaneEnd};
 use crate::writer::LaneWriter;
 use crate::writer::claim::{self, WriterId};
-use crate::writer::content_lanes::Streams;
+use crate::writer::content_lanes::ContentLanes;
 use tameike_core::Result;
 
 impl Container {
@@ -21,7 +21,7 @@ impl Container {
         if let WriterId::Host(host) = who
             && streams > 0
         {
-            writer.put_content_in(Streams::new(self.records.clone(), host, streams, codec));
+            writer.put_content_in(ContentLanes::new(self.records.clone(), host, streams, codec));
         }
         Ok(writer)
     }
@@ -41,7 +41,7 @@ impl Container {
     }
 
     /// Returns true if its writer failed: there is no index, and a lane is unfinished and held by no process.
-    pub fn is_cut_off(&self) -> Result<bool> {
+    pub fn is_interrupted(&self) -> Result<bool> {
         if self.has_index() {
             return Ok(false);
         }

@@ -87,7 +87,7 @@ impl Session {
     }
 
     fn of(container: Container, fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
-        let session = Self { fs, state: Mutex::new(State::new(container, options.look_again)), options };
+        let session = Self { fs, state: Mutex::new(State::new(container, options.refresh)), options };
         if session.options.is_collective && !session.options.is_read_only {
             // Collective ranks all write: one that cannot fails here, before any of them writes.
             session.begin(&mut session.state.lock())?;

@@ -95,11 +95,11 @@ pub struct SessionOptions {
     /// Create the container if it is missing.
     pub create: bool,
     /// Permissions of a new container.
-    pub openness: Permissions,
+    pub permissions: Permissions,
     /// Refuse changes.
     pub is_read_only: bool,
     /// When to read what other processes have added.
-    pub look_again: Refresh,
+    pub refresh: Refresh,
     /// Block size of a new container in bytes, see [`Geometry::block_size`] and [`block_size_of`]; `None`: 4 MiB.
     pub block_size: Option<u32>,
     /// Subfiles of a new container for ranks; `None`: one per rank, up to [`SUBFILES_MAX`].
@@ -146,7 +146,7 @@ impl SessionOptions {
             }
         }
         let superblock = self.superblock()?;
-        let made = match self.openness {
+        let made = match self.permissions {
             Permissions::ByUmask => superblock.create(fs),
             Permissions::Private => superblock.create_private(fs),
         };

@@ -26,7 +26,7 @@ impl Session {
             if is_below(from, to) {
                 return Err(Errno::EINVAL.into());
             }
-            state.look_again()?;
+            state.refresh()?;
         }
         state.check_replaceable(to, is_dir)?;
         self.begin(&mut state)?;

@@ -24,7 +24,7 @@ pub struct State {
     pub dirs: BTreeSet<Vec<u8>>,
     /// Subfiles of other writers with content of files of this process, maybe not durable.
     foreign: BTreeSet<u32>,
-    look_again: Refresh,
+    refresh: Refresh,
     buffered: usize,
     version: u64,
 }
@@ -36,14 +36,14 @@ pub struct Existing {
 }
 
 impl State {
-    pub fn new(container: Container, look_again: Refresh) -> Self {
+    pub fn new(container: Container, refresh: Refresh) -> Self {
         Self {
             container,
             writer: None,
             drafts: BTreeMap::new(),
             dirs: BTreeSet::new(),
             foreign: BTreeSet::new(),
-            look_again,
+            refresh,
             buffered: 0,
             version: 0,
         }
@@ -70,8 +70,8 @@ impl State {
     }
 
     /// Reads what other processes have added, unless only [`Session::refresh`](super::Session::refresh) may. Returns true if it did.
-    pub fn look_again(&mut self) -> Result<bool> {
-        match self.look_again {
+    pub fn refresh(&mut self) -> Result<bool> {
+        match self.refresh {
             Refresh::Automatic => {
                 // Other processes may have removed some.
                 self.dirs.clear();
@@ -84,7 +84,7 @@ impl State {
     /// The entry of a path that is not open for writing; refreshes the container if it is missing.
     pub fn find(&mut self, path: &[u8]) -> Result<Existing> {
         let found = match self.container.find(path)? {
-            None if self.look_again()? => self.container.find(path)?,
+            None if self.refresh()? => self.container.find(path)?,
             found => found,
         };
         let found = found.and_then(|entry| Some(Existing { node: entry.node?, entry }));

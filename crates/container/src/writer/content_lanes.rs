@@ -19,7 +19,7 @@ use tameike_core::Result;
 const MEMORY_MAX: usize = 128 << 20;
 
 /// The content lanes of one writer.
-pub struct Streams {
+pub struct ContentLanes {
     records: Arc<Records>,
     host: String,
     most: usize,
@@ -29,7 +29,7 @@ pub struct Streams {
     filled: usize,
 }
 
-impl Streams {
+impl ContentLanes {
     /// For a writer of `host`. At most `most` lanes, fewer for large blocks; the first one begins with the first content.
     pub fn new(records: Arc<Records>, host: &str, most: usize, codec: Codec) -> Self {
         let portion = PORTION_BEHIND.min(records.superblock().geometry.block_size as usize);

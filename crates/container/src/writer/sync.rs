@@ -1,7 +1,7 @@
 //! Durability of a writer's records: content first, then the entries that reference it.
 
 use super::LaneWriter;
-use super::content_lanes::Streams;
+use super::content_lanes::ContentLanes;
 use crate::format::geometry::LaneId;
 use crate::format::record::{Kind, Payload};
 use crate::index::LaneEnd;
@@ -100,7 +100,7 @@ impl LaneWriter {
         let end = self.end().next_multiple_of(self.superblock.geometry.block_size.into());
         self.encode(Kind::End, &[], &Payload::default());
         self.write_pending()?;
-        let mut ends = self.streams.take().map_or(Ok(Vec::new()), Streams::finish)?;
+        let mut ends = self.content_lanes.take().map_or(Ok(Vec::new()), ContentLanes::finish)?;
         self.subfile.finish(self.lane.lane, (self.sequence >> 32) as u32)?;
         ends.push(LaneEnd { lane: self.lane, address: end, sequence: self.sequence, is_finished: true });
         Ok(ends)

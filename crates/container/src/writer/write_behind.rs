@@ -11,7 +11,7 @@ use tameike_io::os::process::start_thread;
 use tameike_io::shared::SharedFile;
 
 /// Write-behind for one file. A block that could not be written is kept for a retry.
-pub struct Behind {
+pub struct WriteBehind {
     shared: Arc<Shared>,
     /// Without a thread, the holder of [`HandedOverBlock`] writes.
     thread: Option<JoinHandle<()>>,
@@ -47,7 +47,7 @@ enum SlotState {
     Failed,
 }
 
-impl Behind {
+impl WriteBehind {
     /// Starts a thread that writes to `file`.
     pub fn new(file: Arc<dyn SharedFile>) -> Result<Self> {
         let mut behind = Self::without_thread(file);
@@ -104,7 +104,7 @@ impl Behind {
 }
 
 impl HandedOverBlock {
-    /// Writes the block. An error is returned by [`Behind::settle`].
+    /// Writes the block. An error is returned by [`WriteBehind::settle`].
     pub fn write(self) {
         self.0.write(&mut self.0.slot.lock());
     }
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-impl Drop for Behind {
+impl Drop for WriteBehind {
     fn drop(&mut self) {
         self.shared.slot.lock().has_ended = true;
         self.shared.changed.notify_all();

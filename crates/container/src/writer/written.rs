@@ -1,15 +1,16 @@
 //! Transfer of records from the writer's buffer to the subfile.
 
 use super::LaneWriter;
-use super::content_lanes::Streams;
-use super::write_behind::{Behind, HandedOverBlock};
+use super::content_lanes::ContentLanes;
+use super::write_behind::{HandedOverBlock, WriteBehind};
 use crate::format::geometry::LaneId;
 use tameike_core::Result;
 
 impl LaneWriter {
     /// Returns true if the record at an address is in the subfile.
     pub fn has_written(&self, address: u64) -> bool {
-        address < self.given || (address < self.address && self.behind.as_ref().is_none_or(Behind::is_free))
+        address < self.given
+            || (address < self.address && self.write_behind.as_ref().is_none_or(WriteBehind::is_free))
     }
 
     /// Makes a record readable: writes it to the subfile if it is this writer's.
@@ -35,8 +36,8 @@ impl LaneWriter {
         if self.writes_behind() {
             return self.give_pending().map(|()| None);
         }
-        let without_thread = || Behind::without_thread(self.subfile.file().clone());
-        self.behind.get_or_insert_with(without_thread);
+        let without_thread = || WriteBehind::without_thread(self.subfile.file().clone());
+        self.write_behind.get_or_insert_with(without_thread);
         self.give()
     }
 
@@ -57,14 +58,14 @@ impl LaneWriter {
 
     /// Returns true if a thread writes.
     pub(super) fn writes_behind(&self) -> bool {
-        self.behind.as_ref().is_some_and(Behind::has_thread)
+        self.write_behind.as_ref().is_some_and(WriteBehind::has_thread)
     }
 
     /// Hands the buffer over to write-behind.
     fn give(&mut self) -> Result<Option<HandedOverBlock>> {
         self.settle_content()?;
         let (offset, size) = (self.offset(), self.pending.len());
-        let Some(behind) = self.behind.as_ref().filter(|_| size > 0) else { return Ok(None) };
+        let Some(behind) = self.write_behind.as_ref().filter(|_| size > 0) else { return Ok(None) };
         let given = behind.give(&mut self.pending, offset)?;
         self.given = self.address;
         self.address += size as u64;
@@ -86,11 +87,11 @@ impl LaneWriter {
     }
 
     pub(super) fn settle_streams(&mut self) -> Result<()> {
-        self.streams.as_mut().map_or(Ok(()), Streams::settle)
+        self.content_lanes.as_mut().map_or(Ok(()), ContentLanes::settle)
     }
 
     /// Waits for write-behind.
     fn settle(&self) -> Result<()> {
-        self.behind.as_ref().map_or(Ok(()), Behind::settle)
+        self.write_behind.as_ref().map_or(Ok(()), WriteBehind::settle)
     }
 }

@@ -127,7 +127,7 @@ pub struct Warmed {
     /// Bytes of them that did not fit.
     pub left_out_bytes: u64,
     /// Whether it was interrupted.
-    pub is_broken_off: bool,
+    pub is_cancelled: bool,
     /// Number of files and directories that could not be read.
     pub failed: u64,
     /// Errors of the first of them.

@@ -203,7 +203,7 @@ pub enum Writing {
     /// The last program has closed the file, with nothing to commit.
     Ends,
     /// The programs that write to it were ended, because the job's driver failed.
-    CutOff,
+    Interrupted,
 }
 
 /// State of a file in the job. Generation 0 means unknown.

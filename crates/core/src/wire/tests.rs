@@ -18,7 +18,7 @@ use super::meta::{
     OpenId, Opener, RenameMode, Step, Target,
 };
 use super::pack::{PackReply, PackRequest};
-use super::unit::{Backing, Ending, Sought, SpaceChange, UnitDigest, UnitLocation, UnitReply, UnitRequest};
+use super::unit::{Backing, FlushEnd, Sought, SpaceChange, UnitDigest, UnitLocation, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
@@ -408,7 +408,7 @@ fn requests_to_the_unit_service() {
         (UnitRequest::Sync { inode: INODE, durable: false }, "0283840400"),
         (UnitRequest::Truncate { inode: INODE, size: 300 }, "03838404ac02"),
         (flush(None), "0483840403702f71ac02090100ac0200"),
-        (flush(Some(Ending { mtime: Some(NOW) })), "0483840403702f71ac02090100ac02010103ac02"),
+        (flush(Some(FlushEnd { mtime: Some(NOW) })), "0483840403702f71ac02090100ac02010103ac02"),
         (UnitRequest::DirtyInodes { coordinator: NODE, after: INODE, limit: 300 }, "05c801838404ac02"),
         (
             UnitRequest::Digest { inode: INODE, path: b"p".to_vec(), size: 300, units: vec![0, 130] },
@@ -529,7 +529,7 @@ fn requests_to_coordinators() {
         (CacheRequest::Locate { inode: INODE }, "10838404"),
         (CacheRequest::Writing { inode: INODE, what: Writing::Begins { reach: 300 } }, "1183840400ac02"),
         (CacheRequest::Writing { inode: INODE, what: Writing::Ends }, "1183840401"),
-        (CacheRequest::Writing { inode: INODE, what: Writing::CutOff }, "1183840402"),
+        (CacheRequest::Writing { inode: INODE, what: Writing::Interrupted }, "1183840402"),
     ]);
 }
 

@@ -92,7 +92,7 @@ pub enum UnitRequest {
         round: u64,
         /// Set if this node alone has the file: when all of it is flushed, the home sets size and modification time of
         /// the shared file, and syncs once. Skipped if the writer may not set times.
-        ending: Option<Ending>,
+        ending: Option<FlushEnd>,
     },
     /// Requests the files of a coordinator that have dirty bytes on this node.
     DirtyInodes {
@@ -275,7 +275,7 @@ pub struct UnitDigest {
 
 /// Attributes that a shared file gets when all of it is flushed, beside its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ending {
+pub struct FlushEnd {
     /// Modification time; `None` leaves it unchanged.
     pub mtime: Option<Timestamp>,
 }

@@ -17,7 +17,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, Answered, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{Answer, CallFuture, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
 use calls::{Call, Calls};
 use serving::Serving;
 use sessions::{Begin, Sessions};
@@ -79,7 +79,13 @@ impl Rpc for RpcNode {
         self.0.fabric.device_of(node)
     }
 
-    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Answered {
+    fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> CallFuture {
         let inner = self.0.clone();
         if to != self.local() {
             return Box::pin(inner.call(to, request, payload, into));

@@ -3,7 +3,7 @@ mod locations;
 use super::*;
 use crate::conformance::{A, Agent, B, Network, patterned, wait};
 use crate::socket::tests::SocketNetwork;
-use crate::{Carried, FabricLayer, Sent, Served, Service, Target};
+use crate::{Carried, FabricLayer, SendFuture, ServeFuture, Service, Target};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -60,7 +60,13 @@ impl Memory {
 struct MemoryService(Arc<Memory>);
 
 impl Service for MemoryService {
-    fn serve(&self, from: NodeId, request: Request, payload: Option<Payload>, _target: Target) -> Served {
+    fn serve(
+        &self,
+        from: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        _target: Target,
+    ) -> ServeFuture {
         let memory = self.0.clone();
         Box::pin(async move {
             match request {
@@ -252,7 +258,7 @@ impl FabricLayer for Unreliable {
         &*self.fabric
     }
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         if lane == Lane::Reply {
             let times = *self.lost.lock().entry(body.clone()).and_modify(|times| *times += 1).or_default();
             if times == 0 {

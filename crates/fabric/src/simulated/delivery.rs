@@ -36,7 +36,7 @@ pub(super) enum Parcel {
     Message { lane: Lane, body: Vec<u8>, payload: Option<Bytes> },
     Put { grant: u64, source: Bytes, body: Vec<u8> },
     Get { number: u64, grant: u64, length: u32 },
-    Got { number: u64, bytes: Option<Bytes> },
+    GetReply { number: u64, bytes: Option<Bytes> },
     Ping,
     Pong,
 }
@@ -46,13 +46,15 @@ impl Parcel {
     fn lane(&self) -> Lane {
         match self {
             Self::Message { lane, .. } => *lane,
-            Self::Put { .. } | Self::Get { .. } | Self::Got { .. } | Self::Ping | Self::Pong => Lane::Reply,
+            Self::Put { .. } | Self::Get { .. } | Self::GetReply { .. } | Self::Ping | Self::Pong => {
+                Lane::Reply
+            }
         }
     }
 
     /// True if its loss is not covered by a resend.
     fn is_missed(&self) -> bool {
-        matches!(self, Self::Get { .. } | Self::Got { .. })
+        matches!(self, Self::Get { .. } | Self::GetReply { .. })
     }
 
     fn describe(&self) -> String {
@@ -66,7 +68,7 @@ impl Parcel {
             }
             Self::Put { source, .. } => format!("put of {} bytes", source.payload.len()),
             Self::Get { length, .. } => format!("get of {length} bytes"),
-            Self::Got { .. } => "answer to a get".to_owned(),
+            Self::GetReply { .. } => "answer to a get".to_owned(),
             Self::Ping => "ping".to_owned(),
             Self::Pong => "pong".to_owned(),
         }
@@ -157,9 +159,9 @@ impl SimulatedNetwork {
             }
             Parcel::Get { number, grant, length } => {
                 let bytes = receiver.grants.readable(grant, length).map(Bytes::new);
-                self.answer(receiver, from, Parcel::Got { number, bytes });
+                self.answer(receiver, from, Parcel::GetReply { number, bytes });
             }
-            Parcel::Got { number, bytes } => {
+            Parcel::GetReply { number, bytes } => {
                 let Some(mut get) = receiver.grants.take_get(number, from) else { return };
                 let result = match bytes {
                     Some(bytes) if bytes.arrive(&mut get.frame) => Ok(()),

@@ -15,7 +15,7 @@ mod peer;
 mod tests;
 
 use super::grant::{Grants, PendingGet};
-use super::{Fabric, Got, GrantId, Lane, Receiver, Sent};
+use super::{Fabric, GetFuture, GrantId, Lane, Receiver, SendFuture};
 use async_lock::Semaphore;
 use delivery::{Bytes, Parcel};
 use futures_util::future::FutureExt;
@@ -225,7 +225,7 @@ pub struct SimulatedFabric {
 
 impl SimulatedFabric {
     /// Sends a parcel once there is a connection.
-    fn ship(&self, to: NodeId, parcel: Parcel) -> Sent {
+    fn ship(&self, to: NodeId, parcel: Parcel) -> SendFuture {
         let (network, station) = (self.network.clone(), self.station.clone());
         async move {
             network.reach(&station, to).await?;
@@ -248,7 +248,7 @@ impl Fabric for SimulatedFabric {
         self.station.config.inline_max
     }
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         let (beside, limit) = (payload.as_ref().map_or(0, |payload| payload.len()), self.inline_max());
         if body.len() > MESSAGE_SIZE_MAX {
             let fault = too_large("a message", body.len(), MESSAGE_SIZE_MAX);
@@ -274,11 +274,11 @@ impl Fabric for SimulatedFabric {
         self.station.grants.revoke(grant)
     }
 
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture {
         self.ship(to, Parcel::Put { grant: grant.0, source: Bytes::new(source), body })
     }
 
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture {
         if length as usize > UNIT_SIZE {
             let fault = too_large("a get", length as usize, UNIT_SIZE);
             return async move { (frame, Err(fault)) }.boxed();

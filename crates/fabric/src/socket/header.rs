@@ -36,7 +36,7 @@ pub(super) enum Kind {
     /// Requests bytes of the granted payload; the body is their number, 4 bytes.
     Get,
     /// The bytes that the get of this number requested.
-    Got,
+    GetReply,
     /// The get of this number is refused: the grant does not exist, or has fewer bytes.
     Refused,
     Ping,
@@ -60,7 +60,7 @@ impl Kind {
         Self::Message,
         Self::Put,
         Self::Get,
-        Self::Got,
+        Self::GetReply,
         Self::Refused,
         Self::Ping,
         Self::Pong,

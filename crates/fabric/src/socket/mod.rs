@@ -41,7 +41,7 @@ pub use idle::connections_max;
 
 use super::grant::{Grants, PendingGet};
 use super::ofi::OfiConfig;
-use super::{Fabric, Got, GrantId, Lane, Receiver, Sent};
+use super::{Fabric, GetFuture, GrantId, Lane, Receiver, SendFuture};
 use admission::Admission;
 use connection::Unsent;
 use header::Kind;
@@ -311,7 +311,7 @@ impl Fabric for SocketFabric {
         self.inner.config.inline_max
     }
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         let inline_max = self.inline_max();
         if let Some(size) = payload.as_ref().map(|payload| payload.len()).filter(|&size| size > inline_max) {
             let why = format!("a payload of {size} bytes is too large for a message");
@@ -332,11 +332,11 @@ impl Fabric for SocketFabric {
         self.inner.grants.revoke(grant)
     }
 
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture {
         Box::pin(self.inner.clone().transmit(to, (Kind::Put, Lane::Reply, grant.0), body, Some(source)))
     }
 
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture {
         Box::pin(self.inner.clone().get(from, grant, frame, length))
     }
 

@@ -79,7 +79,7 @@ impl Reader<'_> {
             Kind::Message => self.message(&header, body).await?,
             Kind::Put => self.put(&header, body).await?,
             Kind::Get => self.get(&header, &body).await?,
-            Kind::Got | Kind::Refused => self.got(&header).await?,
+            Kind::GetReply | Kind::Refused => self.got(&header).await?,
             Kind::Ping => {
                 self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Pong, 0));
                 self.skip(&header).await?;
@@ -178,7 +178,7 @@ impl Reader<'_> {
         self.skip(header).await?;
         let answer = match self.fabric.grants.readable(header.grant, length) {
             Some(payload) => {
-                Outgoing::new(Kind::Got, Lane::Reply, Vec::new(), Some(payload), (0, header.get))
+                Outgoing::new(Kind::GetReply, Lane::Reply, Vec::new(), Some(payload), (0, header.get))
             }
             None => Outgoing::bare(Kind::Refused, header.get),
         };
@@ -192,7 +192,7 @@ impl Reader<'_> {
         else {
             return self.skip(header).await;
         };
-        let (frame, read) = if header.kind == Kind::Got && header.payload_length == length {
+        let (frame, read) = if header.kind == Kind::GetReply && header.payload_length == length {
             let (frame, sums) = self.payload(header, frame).await;
             (frame, sums.map(drop))
         } else {
@@ -200,7 +200,7 @@ impl Reader<'_> {
         };
         let result = match (&read, header.kind) {
             (Err(fault), _) => Err(fault.clone()),
-            (Ok(()), Kind::Got) if header.payload_length == length => Ok(()),
+            (Ok(()), Kind::GetReply) if header.payload_length == length => Ok(()),
             (Ok(()), _) => {
                 let why =
                     format!("{} does not grant these bytes, or has revoked the grant", self.connection.peer);

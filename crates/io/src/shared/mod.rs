@@ -12,14 +12,14 @@ mod directory;
 mod exact;
 mod file;
 mod ids;
-mod kept;
+mod open_file_cache;
 mod posix;
 #[cfg(test)]
 mod tests;
 mod translate;
 mod whole;
 
-pub use kept::{CacheToken, CachedFile, ContentChange, OpenFileCache, open_same};
+pub use open_file_cache::{CacheToken, CachedFile, ContentChange, OpenFileCache, open_same};
 pub use posix::PosixTree;
 pub use whole::{NamedXattr, WholeFile, xattrs_of};
 
@@ -322,7 +322,7 @@ pub trait SharedFs: Send + Sync {
     /// Creates a hard link.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
     /// The cache of open files for sequential readers, if the tree has one.
-    fn kept(&self) -> Option<&OpenFileCache> {
+    fn open_file_cache(&self) -> Option<&OpenFileCache> {
         None
     }
     /// Fails if the file system denies changes of names in a directory, whatever the shown permissions are.

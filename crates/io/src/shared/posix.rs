@@ -5,7 +5,7 @@ use super::directory::PosixDir;
 use super::exact;
 use super::file::PosixFile;
 use super::ids::Ids;
-use super::kept::OpenFileCache;
+use super::open_file_cache::OpenFileCache;
 use super::whole::{self, WholeFile};
 use super::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, attributes, join,
@@ -286,7 +286,7 @@ impl SharedFs for PosixTree {
         self.kept.invalidate_around(|| self.stat(to), rename)
     }
 
-    fn kept(&self) -> Option<&OpenFileCache> {
+    fn open_file_cache(&self) -> Option<&OpenFileCache> {
         Some(&self.kept)
     }
 

@@ -251,7 +251,7 @@ fn a_pinned_file_keeps_its_inode_number() {
 
 /// Keeps a file of the tree. The returned reference shows whether it is still open.
 fn keep(tree: &PosixTree, path: &[u8], used: Duration) -> (InodeId, Weak<dyn SharedFile>) {
-    let kept = tree.kept().expect("the tree keeps files");
+    let kept = tree.open_file_cache().expect("the tree keeps files");
     let file = tree.open(path, Access::Read).expect("open");
     let (inode, open) = (file.stat().expect("stat").inode_id(), Arc::downgrade(&file));
     let (known, moment) = kept.take(inode, Generation(1));
@@ -265,7 +265,7 @@ fn a_kept_file_is_returned_to_one_reader_of_its_version() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let (inode, open) = keep(&tree, b"file", Duration::from_secs(1));
-    let kept = tree.kept().expect("the tree keeps files");
+    let kept = tree.open_file_cache().expect("the tree keeps files");
     assert!(kept.take(inode, Generation(2)).0.is_none());
     let (taken, moment) = kept.take(inode, Generation(1));
     let file = taken.expect("the file is kept");
@@ -297,7 +297,7 @@ fn a_file_opened_before_a_change_is_not_kept_after_it() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let tree: Arc<dyn SharedFs> = Arc::new(tree);
-    let kept = tree.kept().expect("the tree keeps files");
+    let kept = tree.open_file_cache().expect("the tree keeps files");
     let file = tree.open(b"file", Access::Read).expect("open");
     let inode = file.stat().expect("stat").inode_id();
     let (_, moment) = kept.take(inode, Generation(1));

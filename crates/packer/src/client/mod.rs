@@ -156,8 +156,8 @@ impl PackedTree {
 }
 
 impl SharedFs for PackedTree {
-    fn kept(&self) -> Option<&OpenFileCache> {
-        self.plain.kept()
+    fn open_file_cache(&self) -> Option<&OpenFileCache> {
+        self.plain.open_file_cache()
     }
 
     fn stat(&self, path: &[u8]) -> Result<FileStat> {

@@ -43,10 +43,10 @@ fn create_external(
     number: u64,
 ) -> Result<Arc<dyn SharedFile>> {
     const MODE: u16 = 0o600;
-    let (aside, outside, name) = (aside_of(path, number)?, external_path(number), external::name(number));
+    let (aside, external, name) = (aside_of(path, number)?, external_path(number), external::name(number));
     remove(container, &name)?;
     let made = remove(plain, &aside).and_then(|()| plain.create(&aside, MODE)).and_then(|file| {
-        let renamed = plain.rename(&aside, &outside, RenameMode::Replace);
+        let renamed = plain.rename(&aside, &external, RenameMode::Replace);
         if renamed.is_err() {
             let _ = plain.unlink(&aside);
         }
@@ -58,7 +58,7 @@ fn create_external(
             match container.unlink(&name) {
                 // A directory goes back.
                 Err(fault) if fault.errno == Errno::EISDIR => {
-                    plain.rename(&outside, &aside, RenameMode::NoReplace)?;
+                    plain.rename(&external, &aside, RenameMode::NoReplace)?;
                 }
                 Err(fault) if fault.kind() != FaultKind::Missing => return Err(fault),
                 _ => {}

@@ -55,7 +55,7 @@ impl Promoter<'_> {
     /// are left to it. A file that cannot be promoted is only logged.
     pub fn finish_interrupted(&self, store: &mut Store) -> Result<()> {
         let Self { plain, container, .. } = *self;
-        if Listing::of(container)?.outside.is_empty() && !store.was_interrupted {
+        if Listing::of(container)?.external.is_empty() && !store.was_interrupted {
             return Ok(());
         }
         let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
@@ -125,20 +125,20 @@ impl Promoter<'_> {
     /// Promotes one file. The holder of `lending` may change a directory's permissions for a moment.
     fn move_one(&self, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
         let plain = self.plain;
-        let outside = external_path(stat.number);
+        let external = external_path(stat.number);
         // Gfarm syncs only files that are open for writing.
         let content = self.container.open(&external::name(stat.number), Access::Write)?;
         give_attributes(plain, &*content, path, stat)?;
         in_writable(plain, split_path(path).0, lending, || {
-            match plain.rename(&outside, path, RenameMode::NoReplace) {
+            match plain.rename(&external, path, RenameMode::NoReplace) {
                 Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(path, stat),
                 // Some file systems lack this mode of rename (GlusterFS).
                 Err(fault) if fault.errno == Errno::EINVAL => {
-                    plain.link(&outside, path)?;
-                    check_came(plain, path, &*content, &outside)?;
+                    plain.link(&external, path)?;
+                    check_came(plain, path, &*content, &external)?;
                     self.end_other_name(stat.number, path)
                 }
-                renamed => renamed.and_then(|()| check_came(plain, path, &*content, &outside)),
+                renamed => renamed.and_then(|()| check_came(plain, path, &*content, &external)),
             }
         })
     }
@@ -196,10 +196,10 @@ impl Promoter<'_> {
 fn is_apart(path: &[u8], number: u64) -> bool {
     let is_apart = path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/"));
     if is_apart {
-        let (path, outside) = (String::from_utf8_lossy(path), external_path(number));
+        let (path, external) = (String::from_utf8_lossy(path), external_path(number));
         log::warn!(
             "the content of {path}, whose directory was removed by another program, is kept in {}",
-            String::from_utf8_lossy(&outside)
+            String::from_utf8_lossy(&external)
         );
     }
     is_apart

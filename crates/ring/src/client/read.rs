@@ -4,7 +4,7 @@ use super::call::NoReply;
 use super::slots::Claim;
 use super::{Answer, Client, parts_mut};
 use crate::WINDOW_SIZE;
-use crate::message::{FileKey, Reply, Request, Takes};
+use crate::message::{Accepts, FileKey, Reply, Request};
 use tameike_core::limits::UNIT_SIZE;
 
 /// Minimum size of reads in place, which save a copy and cost a second check.
@@ -40,12 +40,12 @@ impl Client {
                 Err(none) => return none.into(),
             };
             let is_large = whole >= TAKEN_MIN;
-            let lent = is_large && self.granted.is_some() && key.is_some();
+            let granted = is_large && self.granted.is_some() && key.is_some();
             let placed = is_large && self.devices.are_here() && alone(into, done, size).is_some();
-            let takes = Takes { lent, placed, stale: false };
-            let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
+            let accepts = Accepts { granted, placed, stale: false };
+            let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, accepts });
             let is_read = match reply {
-                Ok(Reply::Lent(count)) if lent && count <= size => {
+                Ok(Reply::Granted(count)) if granted && count <= size => {
                     Some((count, self.read_granted(key, offset, count, (into, done)) == Some(count)))
                 }
                 Ok(Reply::Placed(count)) if placed && count <= size => {
@@ -59,8 +59,8 @@ impl Client {
                 // The frame was revoked, or the bytes have moved.
                 Some((_, false)) => {
                     let stale = matches!(reply, Ok(Reply::Placed(_)));
-                    let takes = Takes { stale, ..Takes::default() };
-                    reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
+                    let accepts = Accepts { stale, ..Accepts::default() };
+                    reply = self.ask(&claim, &Request::Read { handle, offset, size, accepts });
                 }
                 None => {}
             }

@@ -3,7 +3,7 @@
 use super::slots::Claim;
 use super::{Answer, Client, counted};
 use crate::WINDOW_SIZE;
-use crate::message::{Request, Takes};
+use crate::message::{Accepts, Request};
 use std::time::Duration;
 
 /// Slots reserved for synchronous calls, which are short, while transfers may stay.
@@ -21,7 +21,7 @@ impl Client {
     /// Begins to read as `pread` does; `None` if too many transfers are in flight. Reads at most [`super::TRANSFER_SIZE_MAX`] bytes.
     pub fn begin_read(&self, handle: u64, offset: u64, size: usize) -> Answer<Option<Transfer<'_>>> {
         let size = size.min(WINDOW_SIZE);
-        self.begin(size, |size| Request::Read { handle, offset, size, takes: Takes::default() }, |_| {})
+        self.begin(size, |size| Request::Read { handle, offset, size, accepts: Accepts::default() }, |_| {})
     }
 
     /// Begins to write as `pwrite` does; `None` if too many transfers are in flight. Takes at most [`super::TRANSFER_SIZE_MAX`] bytes, and

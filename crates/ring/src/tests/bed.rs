@@ -3,7 +3,7 @@
 use super::placed::Placing;
 use crate::client::{Answer, Client, OpenFile, Start, Status};
 use crate::frames::FrameTable;
-use crate::message::{FileKey, Reply, Request, Takes};
+use crate::message::{Accepts, FileKey, Reply, Request};
 use crate::server::{Call, Handler, NameTable, Peer, Server};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -45,13 +45,13 @@ pub struct State {
 }
 
 /// A unit that is granted at the open; its bytes are 7.
-pub struct Lent {
+pub struct GrantedFile {
     pub table: Arc<FrameTable>,
     pub key: FileKey,
     pub frame: Frame,
 }
 
-impl Lent {
+impl GrantedFile {
     fn new() -> Self {
         let slab = Slab::new(3).expect("a small slab");
         let table = Arc::new(FrameTable::new(&slab).expect("a table"));
@@ -68,8 +68,8 @@ impl Lent {
 /// Files in memory, by whole path.
 pub struct Files {
     pub state: Mutex<State>,
-    /// The frame of the file `lent`.
-    pub lent: Lent,
+    /// The frame of the file `granted`.
+    pub granted: GrantedFile,
     /// The location of the file `placed` on a device.
     pub placed: Placing,
     changed: Condvar,
@@ -96,8 +96,8 @@ impl Files {
                 let bytes = state.files.entry(call.name(&path).to_vec()).or_default();
                 state.last += 1;
                 state.handles.insert(state.last, call.name(&path).to_vec());
-                let key = (call.name(&path) == b"lent").then_some(self.lent.key);
-                key.iter().for_each(|_| self.lent.grant());
+                let key = (call.name(&path) == b"granted").then_some(self.granted.key);
+                key.iter().for_each(|_| self.granted.grant());
                 Reply::Opened { handle: state.last, key, status: status(bytes) }
             }
             Request::Write { handle, offset, size } => {
@@ -189,8 +189,8 @@ impl Handler for Files {
                 drop(state);
                 call.answer(&Reply::Declined);
             }
-            Some(Request::Read { handle, offset, size, takes })
-                if takes.placed && state.is_file(handle, b"placed") =>
+            Some(Request::Read { handle, offset, size, accepts })
+                if accepts.placed && state.is_file(handle, b"placed") =>
             {
                 drop(state);
                 let range = offset as u32..offset as u32 + size;
@@ -199,11 +199,11 @@ impl Handler for Files {
                     call.answer_with(&vec![1; size as usize]);
                 }
             }
-            Some(Request::Read { handle, takes: Takes { lent: true, .. }, .. }) => {
+            Some(Request::Read { handle, accepts: Accepts { granted: true, .. }, .. }) => {
                 // Revoked, or never granted.
                 let size = state.bytes(handle).map_or(0, |bytes| bytes.len());
                 drop(state);
-                call.answer(&Reply::Lent(size as u32));
+                call.answer(&Reply::Granted(size as u32));
             }
             Some(Request::Read { handle, offset, size, .. }) => {
                 let bytes = state.bytes(handle).cloned().unwrap_or_default();
@@ -260,9 +260,9 @@ impl Bed {
     fn at(socket: PathBuf, dir: tempfile::TempDir) -> Self {
         let system = System::start(1).expect("a system");
         let (state, changed) = Default::default();
-        let files = Arc::new(Files { state, lent: Lent::new(), placed: Placing::new(), changed });
+        let files = Arc::new(Files { state, granted: GrantedFile::new(), placed: Placing::new(), changed });
         let names = NameTable::new().expect("memory");
-        let tables = (names.clone(), Some(files.lent.table.clone()));
+        let tables = (names.clone(), Some(files.granted.table.clone()));
         let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), tables).expect("a server");
         server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
         Self { server, files, names, socket, _dir: dir, _system: system }

@@ -24,10 +24,10 @@ const UNIT: u64 = UNIT_SIZE as u64;
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
 
 fn open(client: &Client) -> OpenFile {
-    super::bed::open(client, b"lent")
+    super::bed::open(client, b"granted")
 }
 
-/// Reads the file `lent` until a read is a request, which returns other bytes.
+/// Reads the file `granted` until a read is a request, which returns other bytes.
 fn read_until_asked(bed: &Bed, client: &Client, open: &OpenFile) {
     let (begun, answered) = (monotonic(), bed.server.usage().answered);
     let mut found = [0];
@@ -45,7 +45,7 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     let file = open(&client);
     // Bytes other than those of the frame, to distinguish the sources.
     assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE + 10]]), Answer::Done(UNIT_SIZE + 10));
-    bed.files.lent.grant();
+    bed.files.granted.grant();
     let before = bed.server.usage().answered;
     let (mut one, mut two) = ([0; 5], vec![0; 4096]);
     for offset in [0, 1, 77_777, UNIT - 4101] {
@@ -62,20 +62,20 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     request(file.key, UNIT - 1);
     request(file.key, UNIT);
     request(None, 0);
-    request(bed.files.lent.table.open(), 0);
-    bed.files.lent.table.grant(bed.files.lent.frame.number(), bed.files.lent.key, 0, &(100..200));
+    request(bed.files.granted.table.open(), 0);
+    bed.files.granted.table.grant(bed.files.granted.frame.number(), bed.files.granted.key, 0, &(100..200));
     request(file.key, 99);
     request(file.key, 199);
     let revocations: [fn(&Bed); 2] = [
-        |bed| bed.files.lent.table.revoke(bed.files.lent.frame.number()),
-        |bed| bed.files.lent.table.revoke_all(bed.files.lent.key),
+        |bed| bed.files.granted.table.revoke(bed.files.granted.frame.number()),
+        |bed| bed.files.granted.table.revoke_all(bed.files.granted.key),
     ];
     for revoke in revocations {
-        bed.files.lent.grant();
+        bed.files.granted.grant();
         revoke(&bed);
         request(file.key, 0);
     }
-    bed.files.lent.grant();
+    bed.files.granted.grant();
     read_until_asked(&bed, &client, &file);
 }
 
@@ -84,7 +84,7 @@ fn the_end_of_a_file_needs_no_request_while_it_is_published() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
-    let lent = &bed.files.lent;
+    let granted = &bed.files.granted;
     let read = |offset: u64, count| {
         let (before, mut found) = (bed.server.usage().answered, vec![0; 20]);
         assert_eq!(
@@ -96,26 +96,26 @@ fn the_end_of_a_file_needs_no_request_while_it_is_published() {
         bed.server.usage().answered - before
     };
     let publish = || {
-        lent.grant();
-        lent.table.publish_end(lent.key, 100);
+        granted.grant();
+        granted.table.publish_end(granted.key, 100);
     };
     publish();
     assert_eq!([read(70, 20), read(90, 10), read(100, 0), read(3 * UNIT - 5, 0)], [0; 4]);
-    lent.table.withdraw_end(lent.key);
+    granted.table.withdraw_end(granted.key);
     assert_eq!([read(90, 20), read(100, 20), read(3 * UNIT, 0)], [0, 0, 1]);
     publish();
-    lent.table.revoke_all(lent.key);
+    granted.table.revoke_all(granted.key);
     assert_eq!(read(100, 0), 1);
     // The end of another file with the same table entry.
-    let others: Vec<_> = std::iter::from_fn(|| lent.table.open()).collect();
+    let others: Vec<_> = std::iter::from_fn(|| granted.table.open()).collect();
     let begun = monotonic();
-    lent.table.publish_end(lent.key, 0);
+    granted.table.publish_end(granted.key, 0);
     while read(100, 0) == 0 {
         assert!(monotonic() - begun < PATIENCE, "the published end does not expire");
     }
-    lent.table.close(others[0]);
-    let again = lent.table.open().expect("one is free");
-    lent.table.publish_end(again, 0);
+    granted.table.close(others[0]);
+    let again = granted.table.open().expect("one is free");
+    granted.table.publish_end(again, 0);
     let before = bed.server.usage().answered;
     assert_eq!(client.read(file.handle, Some(others[0]), 0, &mut [&mut [0]]), Answer::Done(0));
     assert_eq!(bed.server.usage().answered, before + 1, "the end belongs to another file");
@@ -130,7 +130,7 @@ fn a_read_after_a_revocation_sends_another_request() {
     let client = bed.client();
     let file = open(&client);
     assert_eq!(client.write(file.handle, 0, &[&vec![1; 100_000]]), Answer::Done(100_000));
-    bed.files.lent.table.revoke_all(bed.files.lent.key);
+    bed.files.granted.table.revoke_all(bed.files.granted.key);
     let before = bed.server.usage().answered;
     let mut found = vec![0; 200_000];
     assert_eq!(client.read(file.handle, file.key, 0, &mut [&mut found]), Answer::Done(100_000));

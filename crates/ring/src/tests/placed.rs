@@ -3,7 +3,7 @@
 use super::bed::{Bed, PATIENCE};
 use crate::client::{Answer, Client, OpenFile};
 use crate::layout::{ANSWERED, REQUESTED, Slot, pending};
-use crate::message::{Request, Takes};
+use crate::message::{Accepts, Request};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::fs::File;
@@ -187,9 +187,9 @@ fn the_end_of_an_agent_is_detected_behind_an_unread_device() {
     let client = bed.client();
     let file = super::bed::open(&client, b"placed");
     // Requested, but not received.
-    let takes = Takes { placed: true, ..Takes::default() };
+    let accepts = Accepts { placed: true, ..Accepts::default() };
     let slot = Slot::new(&client.arena, 9);
-    slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, takes }.encode());
+    slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, accepts }.encode());
     slot.state().store(REQUESTED, Ordering::Relaxed);
     pending(&client.arena).fetch_or(slot.bit(), Ordering::SeqCst);
     let begun = monotonic();

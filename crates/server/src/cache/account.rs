@@ -57,7 +57,7 @@ impl Accountant {
             receipt.outcome = FileOutcome::Missing(why.to_owned());
             return Ok(receipt);
         }
-        let (path, stat) = match self.base.locator.locate_patiently(inode, &record).await {
+        let (path, stat) = match self.base.locator.locate_with_retry(inode, &record).await {
             Err(fault) if fault.errno == Errno::ESTALE => match self.find_renumbered(&record).await {
                 Some(path) => {
                     receipt.path = String::from_utf8_lossy(&path).into_owned();
@@ -82,8 +82,8 @@ impl Accountant {
             receipt.note = CHANGED_LATER.to_owned();
         }
         receipt.outcome = match content.first_different {
-            None if record.cut_off => FileOutcome::CutOff(format!(
-                "a program had it open for writing when it was cut off; the first {size} bytes of it are there",
+            None if record.writer_failed => FileOutcome::Interrupted(format!(
+                "a program had it open for writing when its node or the job failed; the first {size} bytes of it are there",
                 size = record.size
             )),
             None if verify => FileOutcome::Verified,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::UnitDigest;
 use tameike_core::{InodeId, Result};
-use tameike_store::check::{Book, Dirty, Loss, Part};
+use tameike_store::check::{Dirty, Findings, Loss, Part};
 use tameike_store::table::{Table, for_each, prefix};
 
 /// Length of a digest's key: two letters, inode, unit.
@@ -54,14 +54,14 @@ fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
 }
 
 /// Checks the journal. `dirty` lists the files with dirty bytes in the store.
-pub fn examine(table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
+pub fn examine(table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
     let mut journal = Examined { records: BTreeMap::new(), damaged: BTreeSet::new() };
-    journal.read_records(table, book)?;
-    journal.examine_paths(table, book)?;
-    journal.examine_digests(table, book)?;
+    journal.read_records(table, findings)?;
+    journal.examine_paths(table, findings)?;
+    journal.examine_digests(table, findings)?;
     for dirty in dirty.iter().filter(|dirty| dirty.coordinated_here) {
         if !journal.records.contains_key(&dirty.inode) {
-            journal.lose_units(table, *dirty, book);
+            journal.lose_units(table, *dirty, findings);
         }
     }
     Ok(())
@@ -73,7 +73,7 @@ struct Examined {
 }
 
 impl Examined {
-    fn read_records(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    fn read_records(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         for_each(table, prefix::CACHE, |key, value| {
             let inode = inode_at(key).filter(|_| key.len() == FILE_KEY_SIZE);
             match (key.get(1), inode) {
@@ -89,15 +89,19 @@ impl Examined {
                             "the record of {name} is damaged ({fault}): data that the job wrote to it and did not flush \
                              cannot be drained"
                         );
-                        book.lost(Part::Journal, message, vec![Loss::of(inode, path, None)]);
-                        book.remove_aside(key.to_vec(), value.to_vec());
+                        findings.lost(Part::Journal, message, vec![Loss::of(inode, path, None)]);
+                        findings.remove_aside(key.to_vec(), value.to_vec());
                     }
                 },
                 (Some(&DIGEST), _) => {}
                 (Some(&paths::PATH), _) if paths::split(key).is_some() => {}
                 _ => {
-                    book.lost(Part::Journal, "a record is lost: its key is damaged", vec![Loss::unknown()]);
-                    book.remove_aside(key.to_vec(), value.to_vec());
+                    findings.lost(
+                        Part::Journal,
+                        "a record is lost: its key is damaged",
+                        vec![Loss::unknown()],
+                    );
+                    findings.remove_aside(key.to_vec(), value.to_vec());
                 }
             }
             Ok(())
@@ -105,14 +109,14 @@ impl Examined {
     }
 
     /// Checks that the path index has a key for each path of each record, and no other keys.
-    fn examine_paths(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    fn examine_paths(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         let (mut stale, mut missing) = (0, 0);
         for_each(table, prefix::CACHE, |key, _| {
             if let Some((path, inode)) = paths::split(key) {
                 let known = self.records.get(&inode);
                 if !known.is_some_and(|record| record.paths.iter().any(|known| known.as_slice() == path)) {
                     stale += u64::from(!self.damaged.contains(&inode));
-                    book.remove(key.to_vec());
+                    findings.remove(key.to_vec());
                 }
             }
             Ok(())
@@ -122,7 +126,7 @@ impl Examined {
                 let key = paths::key(path, inode);
                 if table.get(&key)?.is_none() {
                     missing += 1;
-                    book.set(key, Vec::new());
+                    findings.set(key, Vec::new());
                 }
             }
         }
@@ -131,13 +135,13 @@ impl Examined {
                 "the path index lacks {missing} paths and has {stale} stale ones; it can be rebuilt from the \
                  records"
             );
-            book.wrong(Part::Journal, message);
+            findings.wrong(Part::Journal, message);
         }
         Ok(())
     }
 
     /// Checks the digests. Without its digest, a flushed unit cannot be verified; its bytes are on the shared file system.
-    fn examine_digests(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    fn examine_digests(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         let mut orphaned = 0;
         let mut unverifiable = BTreeMap::<InodeId, Vec<Loss>>::new();
         for_each(table, prefix::CACHE, |key, value| {
@@ -155,7 +159,7 @@ impl Examined {
                 }
                 None => orphaned += u64::from(!inode.is_some_and(|inode| self.damaged.contains(&inode))),
             }
-            book.remove(key.to_vec());
+            findings.remove(key.to_vec());
             Ok(())
         })?;
         for (inode, losses) in unverifiable {
@@ -165,16 +169,16 @@ impl Examined {
                 "{count} checksums of flushed units of {name} are damaged: the receipt cannot prove these units, \
                  which are on the shared file system"
             );
-            book.lost(Part::Journal, message, losses);
+            findings.lost(Part::Journal, message, losses);
         }
         if orphaned > 0 {
-            book.wrong(Part::Journal, format!("{orphaned} checksums of flushed units belong to no file"));
+            findings.wrong(Part::Journal, format!("{orphaned} checksums of flushed units belong to no file"));
         }
         Ok(())
     }
 
     /// Reports dirty bytes without a record as lost, and removes them.
-    fn lose_units(&self, table: &dyn Table, dirty: Dirty, book: &mut Book) {
+    fn lose_units(&self, table: &dyn Table, dirty: Dirty, findings: &mut Findings) {
         if !self.damaged.contains(&dirty.inode) {
             let path = path_by_index(table, dirty.inode);
             let name = path.clone().unwrap_or_else(|| format!("a file ({}) of unknown path", dirty.inode));
@@ -182,9 +186,9 @@ impl Examined {
                 "{} dirty bytes of {name} have no record in the journal: they cannot be flushed",
                 dirty.bytes
             );
-            book.lost(Part::Journal, message, vec![Loss::of(dirty.inode, path, None)]);
+            findings.lost(Part::Journal, message, vec![Loss::of(dirty.inode, path, None)]);
         }
-        book.remove_units(dirty.inode);
+        findings.remove_units(dirty.inode);
     }
 }
 

@@ -182,7 +182,7 @@ impl Coordinator {
                 Some(mut known) => {
                     // Another node may have renamed it since the client looked it up.
                     known.prefer_path(&path);
-                    let (found, stat) = self.base.locator.locate_patiently(file.inode, &known).await?;
+                    let (found, stat) = self.base.locator.locate_with_retry(file.inode, &known).await?;
                     path = found;
                     Some((known.stamp, stat.stamp()))
                 }
@@ -307,7 +307,7 @@ impl Coordinator {
                 state.record.set_writer(by, true);
             }
             Writing::Ends => state.record.set_writer(by, false),
-            Writing::CutOff => state.record.cut_off = true,
+            Writing::Interrupted => state.record.writer_failed = true,
         })?;
         self.base.journal.sync(false).await.map(|()| CacheReply::Done)
     }
@@ -321,7 +321,7 @@ impl Coordinator {
             {
                 files.update(&file, |state| {
                     state.record.writers.clear();
-                    state.record.cut_off = true;
+                    state.record.writer_failed = true;
                 })?;
             }
             Ok(())

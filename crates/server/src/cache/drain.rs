@@ -155,7 +155,7 @@ impl Drain {
             unreachable.extend(answer.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN).then_some(node));
         }
         for (_, record) in page {
-            record.cut_off |= record.writers.iter().any(|node| unreachable.contains(node));
+            record.writer_failed |= record.writers.iter().any(|node| unreachable.contains(node));
         }
     }
 }

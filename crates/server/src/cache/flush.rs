@@ -7,11 +7,11 @@ use super::file_table::File;
 use super::record::Record;
 use super::removal::Removals;
 use super::resize::Resizer;
-use crate::ending;
+use crate::flush_end;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
-use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
+use tameike_core::wire::unit::{FLUSH_UNITS_MAX, FlushEnd, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
 use tameike_io::shared::{Access, FileStat, open_same, split};
 
@@ -31,7 +31,7 @@ struct Order<'a> {
     record: &'a Record,
     urgency: Urgency,
     /// The size and mtime that the only home of the file sets itself, where there is only one, and it may.
-    ending: Option<Ending>,
+    ending: Option<FlushEnd>,
 }
 
 /// What the homes flushed.
@@ -159,7 +159,7 @@ impl Flusher {
         journal.sync(false).await?;
         let mut nodes = homes.committed(inode, &record);
         nodes.extend(extra.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
-        let ending = Ending { mtime: record.dirty.then_some(record.mtime) };
+        let ending = FlushEnd { mtime: record.dirty.then_some(record.mtime) };
         let by_home = nodes.len() == 1 && !record.distrusts_page_cache();
         let order = Order { inode, path: &path, record: &record, urgency, ending: by_home.then_some(ending) };
         let (total, failure) = self.flush_homes(nodes, &order).await;
@@ -174,7 +174,7 @@ impl Flusher {
                 // Flushed bytes behind the reported size are clean now: the size must cover them.
                 state.record.size = state.record.size.max(total.end);
                 state.record.written += total.written;
-                state.record.interrupted = record.interrupted || unanswered;
+                state.record.flush_interrupted = record.flush_interrupted || unanswered;
             })?;
             return failure.map_or(Ok(false), Err);
         }
@@ -192,7 +192,7 @@ impl Flusher {
             record.failure.clear();
             // A flush that wrote nothing has not made the kernel drop pages that it may wrongly take for written.
             record.unsynced &= total.written == 0;
-            record.interrupted = false;
+            record.flush_interrupted = false;
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
@@ -210,25 +210,31 @@ impl Flusher {
     }
 
     /// Records the start of a flush, and changes of the shared file by other programs before it. Returns the record to flush by, whose
-    /// `interrupted` is that from before.
+    /// `flush_interrupted` is that from before.
     fn begin(&self, file: &File, record: Record, seen: Stamp) -> Result<Record> {
         let now = self.base.runtime.now();
         self.base.files.update(file, |state| {
             if !record.matches_content(&seen) {
                 state.observe(seen, now);
             }
-            let begun = Record { interrupted: record.interrupted, ..state.record.clone() };
-            state.record.interrupted = true;
+            let begun = Record { flush_interrupted: record.flush_interrupted, ..state.record.clone() };
+            state.record.flush_interrupted = true;
             begun
         })
     }
 
     /// Sets the size and the times of the shared file, and syncs it. Returns its stamp.
-    async fn set_size_and_times(&self, inode: InodeId, path: &[u8], size: u64, how: Ending) -> Result<Stamp> {
+    async fn set_size_and_times(
+        &self,
+        inode: InodeId,
+        path: &[u8],
+        size: u64,
+        how: FlushEnd,
+    ) -> Result<Stamp> {
         let (shared, path) = (self.base.shared.clone(), path.to_vec());
         let finish = move || {
             let (file, seen) = open_same(&*shared, &path, inode, Access::Write)?;
-            ending::end(&*file, &seen, size, how)
+            flush_end::set_size_and_times(&*file, &seen, size, how)
         };
         self.base.runtime.block(finish).await.map(|stat| stat.stamp())
     }

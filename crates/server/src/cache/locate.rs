@@ -43,7 +43,7 @@ impl Locator {
     }
 
     /// As [`Self::locate_fresh`]. Looks up a missing file again while this host may be shown an old name.
-    pub(super) async fn locate_patiently(
+    pub(super) async fn locate_with_retry(
         &self,
         inode: InodeId,
         record: &Record,

@@ -214,8 +214,8 @@ impl CacheService {
 
     /// Writes the dirty bytes of files that are gone from the shared directory below `dir`, and drops them. The receipt has the saved files,
     /// and the errors of others.
-    pub async fn save_gone(&self, dir: &Path) -> Receipt {
-        self.saver.save_gone(dir).await
+    pub async fn save_orphaned(&self, dir: &Path) -> Receipt {
+        self.saver.save_orphaned(dir).await
     }
 }
 

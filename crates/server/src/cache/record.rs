@@ -62,7 +62,7 @@ pub(super) struct Record {
     pub changed_by_others: bool,
     /// Whether a flush is running, or was when its agent stopped, or a node did not answer one and may still run it: the result of its
     /// fsync is unknown.
-    pub interrupted: bool,
+    pub flush_interrupted: bool,
     /// Whether another program has changed the file since its last flush: the digests in the journal are of older content, and the next
     /// flush drops them.
     pub outdated: bool,
@@ -73,7 +73,7 @@ pub(super) struct Record {
     /// Nodes with writes to the file that they have not committed.
     pub writers: Vec<NodeId>,
     /// Whether a program had the file open for writing when its node, or the job, failed.
-    pub cut_off: bool,
+    pub writer_failed: bool,
     /// The count of units, from the first, that programs may have written or that a truncate removed. No home has bytes of later units that
     /// the shared file lacks.
     pub reach: u64,
@@ -128,7 +128,7 @@ impl Record {
 
     /// Whether pages of the file in page caches may not be on the shared file system: an fsync has failed, or its result is unknown.
     pub(super) fn distrusts_page_cache(&self) -> bool {
-        self.unsynced || self.interrupted
+        self.unsynced || self.flush_interrupted
     }
 
     /// Whether a shared file with this stamp has the content of the record.
@@ -147,7 +147,7 @@ impl Record {
     /// Records a change of the shared file by another program.
     pub(super) fn note_change(&mut self, stamp: Stamp) {
         // After an interrupted flush the change may be its own.
-        let by_others = self.journaled && !self.interrupted && !self.matches_content(&stamp);
+        let by_others = self.journaled && !self.flush_interrupted && !self.matches_content(&stamp);
         self.changed_by_others |= by_others;
         self.outdated |= by_others;
         self.invalidate(stamp);
@@ -233,7 +233,7 @@ pub struct Journaled {
 pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
     let mut found = Journaled::default();
     Journal::new(ledger).for_each(|_, record| {
-        let is_open = !record.removed && (record.cut_off || !record.writers.is_empty());
+        let is_open = !record.removed && (record.writer_failed || !record.writers.is_empty());
         found.named += 1;
         found.dirty += u64::from(record.dirty);
         found.open += u64::from(is_open);

@@ -5,7 +5,7 @@
 
 use super::base::Base;
 use super::file_table::File;
-use crate::ending::learn_size;
+use crate::flush_end::learn_size;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, FILE_SIZE_MAX, UNIT_SIZE};
@@ -54,7 +54,7 @@ impl Resizer {
             (record.size, record.mtime) = (size, now);
             (record.dirty, record.journaled) = (true, true);
             // A file that is written from the start again is complete.
-            record.cut_off &= size > 0;
+            record.writer_failed &= size > 0;
         })?;
         self.base.journal.sync(false).await?;
         if let Err(fault) = self.truncate_shared(&file).await {
@@ -129,7 +129,7 @@ impl Resizer {
         let request = UnitRequest::Truncate { inode: file.inode, size };
         let homes = self.base.homes.written(file.inode, &file.state().record);
         self.base.homes.ask_all(homes, &request).await?;
-        if file.state().record.interrupted {
+        if file.state().record.flush_interrupted {
             // An abandoned flush may have written behind the new end meanwhile.
             self.truncate_shared(file).await?;
         }
@@ -149,7 +149,7 @@ impl Resizer {
                 UnitRequest::Space { inode: file.inode, change: SpaceChange::Punch, start, end, step: 1 };
             let homes = self.base.homes.written(file.inode, &file.state().record);
             self.base.homes.ask_all(homes, &request).await?;
-            if file.state().record.interrupted {
+            if file.state().record.flush_interrupted {
                 // An abandoned flush may have written there meanwhile.
                 self.change_shared_space(file).await?;
             }

@@ -46,14 +46,14 @@ impl Saver {
     }
 
     /// Writes the dirty bytes of files that are gone below `dir`, and drops them. The receipt has the saved files, and the errors of others.
-    pub(super) async fn save_gone(&self, dir: &Path) -> Receipt {
+    pub(super) async fn save_orphaned(&self, dir: &Path) -> Receipt {
         let mut receipt = Receipt::default();
         let dirty = match self.all_dirty() {
             Ok(dirty) => dirty,
             Err(fault) => return Receipt { faults: vec![fault.to_string()], ..receipt },
         };
         for (inode, record) in dirty {
-            let found = self.base.locator.locate_patiently(inode, &record).await;
+            let found = self.base.locator.locate_with_retry(inode, &record).await;
             if !found.is_err_and(|fault| fault.kind() == FaultKind::Missing) {
                 continue;
             }

@@ -12,12 +12,12 @@
 
 use super::gaps::Gaps;
 use super::{UnitService, check_index, digest};
-use crate::ending;
+use crate::flush_end;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
-use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply};
+use tameike_core::wire::unit::{FLUSH_UNITS_MAX, FlushEnd, UnitDigest, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
 use tameike_io::Frame;
 use tameike_io::shared::{Access, Allocate, ContentChange, FileStat, SharedFile, open_same};
@@ -32,7 +32,7 @@ pub(super) struct Order {
     pub(super) patient: bool,
     pub(super) distrust: bool,
     pub(super) round: u64,
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<FlushEnd>,
 }
 
 /// Units of a flush round, which are dirty until [`UnitService::mark_round_clean`].
@@ -78,8 +78,10 @@ impl UnitService {
         let rest = done.len() < dirty_count;
         let (size, ending) = (order.size.max(end), order.ending.filter(|_| !rest));
         let finish = move || match ending.filter(|_| file.writer_sets_times()) {
-            Some(ending) => ending::end(&*file, &seen, size, ending).map(|stat| Some(stat.stamp())),
-            None => ending::sync(&*file).map(|()| None),
+            Some(ending) => {
+                flush_end::set_size_and_times(&*file, &seen, size, ending).map(|stat| Some(stat.stamp()))
+            }
+            None => flush_end::sync(&*file).map(|()| None),
         };
         let left = self.parts.runtime.block(finish).await?;
         self.flushed_ends.raise(order.inode, end, self.parts.runtime.now());

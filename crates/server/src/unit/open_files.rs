@@ -36,7 +36,7 @@ impl OpenFiles {
 impl UnitService {
     /// Begins a read. Takes the open file of this generation, if any.
     pub(super) fn begin_reading(&self, inode: InodeId, generation: Generation) -> Reading<'_> {
-        match self.parts.shared.kept().filter(|_| self.open_files.is_alone_on_host) {
+        match self.parts.shared.open_file_cache().filter(|_| self.open_files.is_alone_on_host) {
             Some(cache) => {
                 let (file, token) = cache.take(inode, generation);
                 Reading { cache: Some((cache, token)), file }
@@ -72,7 +72,8 @@ impl UnitService {
                 // The next read that keeps a file open starts the task again.
                 is_closing.store(false, Ordering::Release);
                 let (shared, before) = (shared.clone(), runtime.clock.monotonic().saturating_sub(OPEN_TIME));
-                let close_unused = move || shared.kept().is_some_and(|cache| cache.close_unused(before));
+                let close_unused =
+                    move || shared.open_file_cache().is_some_and(|cache| cache.close_unused(before));
                 let has_others = runtime.block(close_unused).await;
                 if !has_others || is_closing.swap(true, Ordering::AcqRel) {
                     return;

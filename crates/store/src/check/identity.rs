@@ -1,6 +1,6 @@
 //! Identification of a directory as the store of a stopped node, with its version.
 
-use super::book::{Book, Part};
+use super::findings::{Findings, Part};
 use crate::directory::{FORMAT, FORMAT_NAME, TABLE, boot_id, read_damage};
 use crate::ledger::LOG_NAMES;
 use std::io::ErrorKind;
@@ -24,13 +24,14 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
-    pub(super) fn enter(dir: &Path, book: &mut Book) -> Result<Self> {
+    pub(super) fn enter(dir: &Path, findings: &mut Findings) -> Result<Self> {
         is_store(dir)?;
         let mut absent: Vec<_> = LOG_NAMES.into_iter().filter(|name| !dir.join(name).exists()).collect();
         let lock = match FileLock::take_existing(&dir.join("lock")) {
             Ok(lock) => Some(lock),
             Err(fault) if fault.errno == Errno::ENOENT => {
-                book.wrong(Part::Format, "the file lock is missing: two agents could open the store at once");
+                findings
+                    .wrong(Part::Format, "the file lock is missing: two agents could open the store at once");
                 absent.push("lock");
                 None
             }
@@ -40,9 +41,9 @@ impl Stopped {
             }
             Err(fault) => return Err(fault),
         };
-        let (after_power_loss, format_broken) = read_format(dir, book)?;
+        let (after_power_loss, format_broken) = read_format(dir, findings)?;
         for line in read_damage(dir)? {
-            book.note(Part::Format, format!("found earlier: {line}"));
+            findings.note(Part::Format, format!("found earlier: {line}"));
         }
         Ok(Self { dir: dir.to_owned(), after_power_loss, format_broken, absent, _lock: lock })
     }
@@ -76,12 +77,12 @@ fn is_store(dir: &Path) -> Result<()> {
 }
 
 /// Returns whether power may have been lost, and whether the file must be written again.
-fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
+fn read_format(dir: &Path, findings: &mut Findings) -> Result<(bool, bool)> {
     let path = dir.join("format");
     let text = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            book.wrong(
+            findings.wrong(
                 Part::Format,
                 "the file format is missing: the agent failed before it had created the store, or the file was removed",
             );
@@ -93,7 +94,7 @@ fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
         Identity::Ours { boot_id: found } => {
             let restarted = found != boot_id()?;
             if restarted {
-                book.note(Part::Format, "the machine was rebooted since the store was last open");
+                findings.note(Part::Format, "the machine was rebooted since the store was last open");
             }
             Ok((restarted, false))
         }
@@ -107,7 +108,7 @@ fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
         )),
         Identity::Damaged => {
             let text = String::from_utf8_lossy(&text);
-            book.wrong(
+            findings.wrong(
                 Part::Format,
                 format!("the file format is damaged: it contains {:?}", text.trim_end()),
             );

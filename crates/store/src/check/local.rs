@@ -2,7 +2,7 @@
 //! may not keep checksums.
 
 use super::Counts;
-use super::book::{Aside, Book, Loss, Part};
+use super::findings::{Aside, Findings, Loss, Part};
 use crate::directory::LOCAL;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) fn read_file(path: &Path) -> io::Result<u64> {
 }
 
 /// Reads all files of the node-local view.
-pub(super) fn check_files(dir: &Path, read: ReadFile<'_>, counts: &mut Counts, book: &mut Book) {
+pub(super) fn check_files(dir: &Path, read: ReadFile<'_>, counts: &mut Counts, findings: &mut Findings) {
     let root = dir.join(LOCAL);
     // A job that did not use the view has no such directory.
     let mut left: Vec<_> = root.exists().then(|| root.clone()).into_iter().collect();
@@ -37,36 +37,40 @@ pub(super) fn check_files(dir: &Path, read: ReadFile<'_>, counts: &mut Counts, b
                 if kind.is_dir() {
                     left.push(entry.path());
                 } else if kind.is_file() {
-                    examine_file(&root, &entry.path(), read, counts, book);
+                    examine_file(&root, &entry.path(), read, counts, findings);
                 }
             }
             Ok(())
         });
         if let Err(error) = examined {
-            report(&root, &path, &error, book);
+            report(&root, &path, &error, findings);
         }
     }
 }
 
-fn examine_file(root: &Path, path: &Path, read: ReadFile<'_>, counts: &mut Counts, book: &mut Book) {
+fn examine_file(root: &Path, path: &Path, read: ReadFile<'_>, counts: &mut Counts, findings: &mut Findings) {
     match read(path) {
         Ok(size) => {
             counts.local_files += 1;
             counts.local_bytes += size;
         }
-        Err(error) => report(root, path, &error, book),
+        Err(error) => report(root, path, &error, findings),
     }
 }
 
 /// Reports an error: files that the disk cannot read are lost, files without read permission are skipped.
-fn report(root: &Path, path: &Path, error: &io::Error, book: &mut Book) {
+fn report(root: &Path, path: &Path, error: &io::Error, findings: &mut Findings) {
     let below = path.strip_prefix(root).unwrap_or(path);
     let name = format!("node-local:/{}", below.display());
     if error.raw_os_error() != Some(Errno::EIO.0) {
-        return book.note(Part::Local, format!("{name} was skipped: {error}"));
+        return findings.note(Part::Local, format!("{name} was skipped: {error}"));
     }
     let loss = Loss { file: Some(name.clone()), inode: None, bytes: None, cached: false };
-    book.lost(Part::Local, format!("{name} cannot be read ({error}): all or part of it is lost"), vec![loss]);
+    findings.lost(
+        Part::Local,
+        format!("{name} cannot be read ({error}): all or part of it is lost"),
+        vec![loss],
+    );
     let inside: PathBuf = Path::new(LOCAL).join(below);
-    book.save(Aside::File(inside));
+    findings.save(Aside::File(inside));
 }

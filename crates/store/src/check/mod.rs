@@ -8,15 +8,15 @@
 //! The check sees one node. It cannot verify what other nodes know: whether a file elsewhere exists, or is open.
 //! Memory: about 150 bytes per name, inode and run of blocks.
 
-mod book;
+mod findings;
 pub(crate) mod identity;
 mod local;
 mod repair;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use book::{Aside, Copy};
-pub use book::{Book, Finding, Loss, Part, Severity};
+pub(crate) use findings::{Aside, Copy};
+pub use findings::{Finding, Findings, Loss, Part, Severity};
 
 use crate::directory::EXTENTS;
 pub use crate::extent::check::Device;
@@ -43,7 +43,7 @@ pub trait RecordChecks {
     /// Applies a log record that is not of extents.
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()>;
     /// Checks the journal of the cache view. `dirty` are its files with dirty bytes in the store.
-    fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()>;
+    fn examine(&self, table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()>;
     /// Path of a file of the cache view, relative to the shared directory, if the store knows it.
     fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String>;
 }
@@ -127,26 +127,26 @@ fn check_reading(
     progress: &mut dyn FnMut(u64, u64),
     read: local::ReadFile<'_>,
 ) -> Result<Report> {
-    let mut book = Book::default();
-    let stopped = Stopped::enter(dir, &mut book)?;
+    let mut findings = Findings::default();
+    let stopped = Stopped::enter(dir, &mut findings)?;
     if repair {
         require_ownership(dir)?;
     }
-    let intact_table = open_table(dir, &mut book)?;
+    let intact_table = open_table(dir, &mut findings)?;
     let kv: Arc<dyn Kv> = match &intact_table {
         Some(kv) => kv.clone(),
         None => Arc::new(MemoryKv::default()),
     };
-    let (logs, extents) = (read_logs(dir, &mut book)?, Extents::open(&dir.join(EXTENTS))?);
+    let (logs, extents) = (read_logs(dir, &mut findings)?, Extents::open(&dir.join(EXTENTS))?);
     let (ledger, mut counts) =
-        examine(kv, logs, &extents, stopped.after_power_loss, checks, progress, &mut book)?;
-    local::check_files(dir, read, &mut counts, &mut book);
-    let needed = repair && book.has_repairs();
+        examine(kv, logs, &extents, stopped.after_power_loss, checks, progress, &mut findings)?;
+    local::check_files(dir, read, &mut counts, &mut findings);
+    let needed = repair && findings.has_repairs();
     let lost_and_found = match needed {
-        true => repair::carry_out(&stopped, intact_table.is_none(), ledger, &extents, &book)?,
+        true => repair::carry_out(&stopped, intact_table.is_none(), ledger, &extents, &findings)?,
         false => None,
     };
-    Ok(Report { findings: book.findings, counts, repaired: needed, lost_and_found })
+    Ok(Report { findings: findings.findings, counts, repaired: needed, lost_and_found })
 }
 
 /// Fails if another user can write to the store, who may have put symbolic links where a repair writes.
@@ -174,10 +174,10 @@ pub struct StoppedMedia {
 
 /// Checks a store as [`check`] does, without a power loss.
 pub fn check_media(media: StoppedMedia, checks: &dyn RecordChecks) -> Result<Report> {
-    let mut book = Book::default();
+    let mut findings = Findings::default();
     let extents = Extents::on(media.device, media.device_size);
-    let (_, counts) = examine(media.kv, media.logs, &extents, false, checks, &mut |_, _| {}, &mut book)?;
-    Ok(Report { findings: book.findings, counts, repaired: false, lost_and_found: None })
+    let (_, counts) = examine(media.kv, media.logs, &extents, false, checks, &mut |_, _| {}, &mut findings)?;
+    Ok(Report { findings: findings.findings, counts, repaired: false, lost_and_found: None })
 }
 
 /// Checks all parts except node-local files.
@@ -188,21 +188,21 @@ fn examine(
     after_power_loss: bool,
     checks: &dyn RecordChecks,
     progress: &mut dyn FnMut(u64, u64),
-    book: &mut Book,
+    findings: &mut Findings,
 ) -> Result<(Inspection, Counts)> {
-    let (ledger, log_records) = examine_log(logs, after_power_loss, kv, checks, extents, book)?;
+    let (ledger, log_records) = examine_log(logs, after_power_loss, kv, checks, extents, findings)?;
     let mut counts = Counts { log_records, ..Counts::default() };
-    examine_records(&ledger, checks, extents, progress, &mut counts, book)?;
-    book.sort();
+    examine_records(&ledger, checks, extents, progress, &mut counts, findings)?;
+    findings.sort();
     Ok((ledger, counts))
 }
 
 /// Opens the table without changing its file; `None` if it is unusable.
-fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
+fn open_table(dir: &Path, findings: &mut Findings) -> Result<Option<Arc<RedbKv>>> {
     let path = dir.join("table");
     if !path.exists() {
         let message = "the table is missing: its names, units and journal records are lost";
-        book.lost(Part::Table, message, vec![Loss::unknown()]);
+        findings.lost(Part::Table, message, vec![Loss::unknown()]);
         return Ok(None);
     }
     match RedbKv::open_copy_on_write(&path, TABLE_CACHE_BYTES) {
@@ -210,20 +210,20 @@ fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
         Err(fault) if fault.errno == Errno::EIO => {
             let message =
                 format!("the table is damaged ({fault}): its names, units and journal records are lost");
-            book.lost(Part::Table, message, vec![Loss::unknown()]);
+            findings.lost(Part::Table, message, vec![Loss::unknown()]);
             Ok(None)
         }
         Err(fault) => Err(fault),
     }
 }
 
-fn read_logs(dir: &Path, book: &mut Book) -> Result<[Vec<u8>; 2]> {
+fn read_logs(dir: &Path, findings: &mut Findings) -> Result<[Vec<u8>; 2]> {
     let mut logs = [Vec::new(), Vec::new()];
     for (name, bytes) in LOG_NAMES.into_iter().zip(&mut logs) {
         let path = dir.join(name);
         if !path.exists() {
             let message = format!("{name} is missing: the changes that only it had are lost");
-            book.lost(Part::Log, message, vec![Loss::unknown()]);
+            findings.lost(Part::Log, message, vec![Loss::unknown()]);
             continue;
         }
         *bytes = std::fs::read(&path)
@@ -239,7 +239,7 @@ fn examine_log(
     kv: Arc<dyn Kv>,
     checks: &dyn RecordChecks,
     extents: &Extents,
-    book: &mut Book,
+    findings: &mut Findings,
 ) -> Result<(Inspection, u64)> {
     let mut holds = |kind: RecordKind, body: &[u8]| match kind {
         RecordKind::Extents => extents.holds(body),
@@ -252,7 +252,7 @@ fn examine_log(
     let holds = after_power_loss.then_some(&mut holds as crate::ledger::inspect::Holds<'_>);
     let (ledger, report) = Inspection::new(kv, logs, holds, &mut apply)?;
     for (number, place, size) in report.torn {
-        book.note(
+        findings.note(
             Part::Log,
             format!(
                     "{} ends in {size} bytes that are no whole record (from byte {place} on): the agent failed while it \
@@ -262,7 +262,7 @@ fn examine_log(
         );
     }
     if let Some(sequence) = report.truncated_at {
-        book.note(
+        findings.note(
             Part::Log,
             format!(
                     "the machine was rebooted: the log is dropped from record {sequence} on, whose data never became \
@@ -271,7 +271,7 @@ fn examine_log(
         );
     }
     for message in report.lost {
-        book.lost(Part::Log, message, vec![Loss::unknown()]);
+        findings.lost(Part::Log, message, vec![Loss::unknown()]);
     }
     Ok((ledger, report.records))
 }
@@ -283,21 +283,21 @@ fn examine_records(
     extents: &Extents,
     progress: &mut dyn FnMut(u64, u64),
     counts: &mut Counts,
-    book: &mut Book,
+    findings: &mut Findings,
 ) -> Result<()> {
     for round in 0..ROUNDS_MAX {
         let table = ledger.table();
-        let names = Names::examine(&table, book)?;
+        let names = Names::examine(&table, findings)?;
         let name = |inode: InodeId| match inode.is_cached() {
             true => checks.path(&table, inode),
             false => names.path(&table, inode),
         };
         let mut found =
-            extents.examine(&table, &names, &name, (round == 0).then_some(&mut *progress), book)?;
+            extents.examine(&table, &names, &name, (round == 0).then_some(&mut *progress), findings)?;
         for dirty in &mut found.dirty {
             dirty.coordinated_here = names.keeps(dirty.inode);
         }
-        checks.examine(&table, &found.dirty, book)?;
+        checks.examine(&table, &found.dirty, findings)?;
         if round == 0 {
             counts.bytes = found.bytes;
         }
@@ -305,8 +305,8 @@ fn examine_records(
         counts.units = found.units;
         counts.dirty_files = found.dirty.len() as u64;
         counts.dirty_bytes = found.dirty.iter().map(|dirty| dirty.bytes).sum();
-        let changes = book.take_changes();
-        if changes.is_empty() && !book.has_units_to_remove() {
+        let changes = findings.take_changes();
+        if changes.is_empty() && !findings.has_units_to_remove() {
             return Ok(());
         }
         ledger.change(changes);

@@ -10,7 +10,7 @@
 //!
 //! An interrupted repair can be repeated: a new check finds what it did not reach.
 
-use super::book::{Aside, Book, Finding, Severity};
+use super::findings::{Aside, Finding, Findings, Severity};
 use super::identity::{Stopped, UNKNOWN_BOOT};
 use crate::directory::{EXTENTS, Format, TABLE, write_damage};
 use crate::extent::check::Extents;
@@ -38,23 +38,24 @@ pub(super) fn carry_out(
     replace_table: bool,
     ledger: Inspection,
     extents: &Extents,
-    book: &Book,
+    findings: &Findings,
 ) -> Result<Option<PathBuf>> {
     let dir = &stopped.dir;
-    let lost: Vec<_> = book.findings.iter().filter(|finding| finding.severity == Severity::Lost).collect();
-    let needs_directory = !lost.is_empty() || !book.aside.is_empty() || replace_table;
+    let lost: Vec<_> =
+        findings.findings.iter().filter(|finding| finding.severity == Severity::Lost).collect();
+    let needs_directory = !lost.is_empty() || !findings.aside.is_empty() || replace_table;
     let lost_found = needs_directory.then(|| dir.join(ASIDE));
     if let Some(lost_found) = &lost_found {
         std::fs::create_dir_all(lost_found)
             .map_err(|error| failed("create the directory", lost_found, &error))?;
         owned::is_own_dir(lost_found)?;
-        keep_copies(dir, lost_found, extents, book)?;
+        keep_copies(dir, lost_found, extents, findings)?;
         list(lost_found, &lost)?;
         sync_directory(lost_found)?;
     }
     let cached = lost.iter().filter(|finding| finding.lost.iter().any(|loss| loss.cached));
     write_damage(dir, &cached.map(|finding| finding.message.clone()).collect::<Vec<_>>())?;
-    extents.copy_blocks(&dir.join(EXTENTS), &book.copies)?;
+    extents.copy_blocks(&dir.join(EXTENTS), &findings.copies)?;
     let table = dir.join(TABLE);
     if let (true, Some(lost_found)) = (replace_table && table.exists(), &lost_found) {
         let aside = free_name(lost_found, TABLE);
@@ -82,8 +83,8 @@ fn free_name(dir: &Path, name: &str) -> PathBuf {
     first.chain(more).find(|path| !path.exists()).unwrap_or_else(|| dir.join(name))
 }
 
-fn keep_copies(dir: &Path, lost_found: &Path, extents: &Extents, book: &Book) -> Result<()> {
-    if book
+fn keep_copies(dir: &Path, lost_found: &Path, extents: &Extents, findings: &Findings) -> Result<()> {
+    if findings
         .findings
         .iter()
         .any(|finding| finding.part == super::Part::Log && finding.severity == Severity::Lost)
@@ -94,7 +95,7 @@ fn keep_copies(dir: &Path, lost_found: &Path, extents: &Extents, book: &Book) ->
         }
     }
     let mut records = String::new();
-    for aside in &book.aside {
+    for aside in &findings.aside {
         match aside {
             Aside::Record(key, value) => records.push_str(&format!("{} {}\n", hex(key), hex(value))),
             Aside::Bytes { unit, start, device } => {

@@ -16,7 +16,7 @@ pub use device::Device;
 pub(crate) use device::Extents;
 
 use super::record::{BLOCK, UnitRecord, bytes_of, key, unit_of};
-use crate::check::{Aside, Book, Dirty, Loss, Part};
+use crate::check::{Aside, Dirty, Findings, Loss, Part};
 use crate::meta::check::Names;
 use crate::table::{Table, for_each, prefix};
 use damage::Damage;
@@ -58,7 +58,7 @@ impl Extents {
         names: &Names,
         name_of: NameOf<'_>,
         progress: Option<Progress<'_>>,
-        book: &mut Book,
+        findings: &mut Findings,
     ) -> Result<Found> {
         let mut index = Index {
             extents: self,
@@ -70,13 +70,13 @@ impl Extents {
             dirty: BTreeMap::new(),
             units: 0,
         };
-        index.read_records(book)?;
+        index.read_records(findings)?;
         index.owners.sort_unstable();
         let bytes = match progress {
-            Some(progress) => index.compare(progress, book)?,
+            Some(progress) => index.compare(progress, findings)?,
             None => 0,
         };
-        index.examine_marks(book)?;
+        index.examine_marks(findings)?;
         let dirty = index.dirty.into_iter();
         let dirty = dirty.map(|(inode, bytes)| Dirty { inode, bytes, coordinated_here: false }).collect();
         Ok(Found { units: index.units, bytes, dirty })
@@ -93,14 +93,14 @@ fn unit_at(key: &[u8]) -> Result<UnitId> {
 }
 
 /// Stores a record with its mark.
-fn put(unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
+fn put(unit: UnitId, record: &UnitRecord, findings: &mut Findings) -> Result<()> {
     match record.held.is_empty() {
-        true => book.remove(key(prefix::UNIT, unit)),
-        false => book.set(key(prefix::UNIT, unit), record.encode()?),
+        true => findings.remove(key(prefix::UNIT, unit)),
+        false => findings.set(key(prefix::UNIT, unit), record.encode()?),
     }
     if unit.inode.is_cached() {
         let mark = key(prefix::DIRTY, unit);
-        if record.is_clean() { book.remove(mark) } else { book.set(mark, Vec::new()) }
+        if record.is_clean() { findings.remove(mark) } else { findings.set(mark, Vec::new()) }
     }
     Ok(())
 }
@@ -111,32 +111,32 @@ impl Index<'_> {
     }
 
     /// First pass: decodes all records and collects the owners of blocks.
-    fn read_records(&mut self, book: &mut Book) -> Result<()> {
+    fn read_records(&mut self, findings: &mut Findings) -> Result<()> {
         let mut leaks = BTreeMap::<InodeId, (u64, u64)>::new();
         for_each(self.table, prefix::UNIT, |key_bytes, value| {
             let unit = match unit_at(key_bytes) {
                 Ok(unit) => unit,
                 Err(fault) => {
-                    book.lost(
+                    findings.lost(
                         Part::Extents,
                         format!("a key of the index is damaged: {fault}"),
                         vec![Loss::unknown()],
                     );
-                    book.remove_aside(key_bytes.to_vec(), value.to_vec());
+                    findings.remove_aside(key_bytes.to_vec(), value.to_vec());
                     return Ok(());
                 }
             };
             let record = match UnitRecord::decode(unit, value) {
                 Ok(record) => record,
-                Err(fault) => return self.drop_record(unit, value, &fault, book),
+                Err(fault) => return self.drop_record(unit, value, &fault, findings),
             };
             if !unit.inode.is_cached() && !self.names.expects_units(unit.inode) {
                 let leak = leaks.entry(unit.inode).or_default();
                 *leak = (leak.0 + 1, leak.1 + record.block_count() * u64::from(BLOCK));
-                return self.drop_leak(unit, &record, book);
+                return self.drop_leak(unit, &record, findings);
             }
-            if book.removes_units_of(unit.inode) {
-                return self.drop_leak(unit, &record, book);
+            if findings.removes_units_of(unit.inode) {
+                return self.drop_leak(unit, &record, findings);
             }
             self.units += 1;
             if unit.inode.is_cached() && !record.is_clean() {
@@ -146,17 +146,23 @@ impl Index<'_> {
             self.owners.extend(blocks.map(|blocks| (blocks.start, blocks.end - blocks.start, unit)));
             Ok(())
         })?;
-        book.end_unit_removal();
+        findings.end_unit_removal();
         for (inode, (units, bytes)) in leaks {
             let message = format!(
                 "{bytes} bytes in {units} units belong to {inode}, which no longer exists: their space is leaked"
             );
-            book.wrong(Part::Extents, message);
+            findings.wrong(Part::Extents, message);
         }
         Ok(())
     }
 
-    fn drop_record(&mut self, unit: UnitId, value: &[u8], fault: &Fault, book: &mut Book) -> Result<()> {
+    fn drop_record(
+        &mut self,
+        unit: UnitId,
+        value: &[u8],
+        fault: &Fault,
+        findings: &mut Findings,
+    ) -> Result<()> {
         let mark = key(prefix::DIRTY, unit);
         let is_dirty = !unit.inode.is_cached() || self.table.get(&mark)?.is_some();
         let name = self.display_name(unit.inode);
@@ -168,26 +174,26 @@ impl Index<'_> {
                 bytes.end - 1
             );
             let loss = Loss::of(unit.inode, (self.name_of)(unit.inode), Some(bytes));
-            book.lost(Part::Extents, message, vec![loss]);
+            findings.lost(Part::Extents, message, vec![loss]);
         } else {
             let message = format!("{fault}: its bytes of {name} were clean, the shared file system has them");
-            book.wrong(Part::Extents, message);
+            findings.wrong(Part::Extents, message);
         }
-        book.remove_aside(key(prefix::UNIT, unit), value.to_vec());
+        findings.remove_aside(key(prefix::UNIT, unit), value.to_vec());
         if unit.inode.is_cached() {
-            book.remove(mark);
+            findings.remove(mark);
         }
         self.touched.insert(unit);
         Ok(())
     }
 
-    fn drop_leak(&mut self, unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
+    fn drop_leak(&mut self, unit: UnitId, record: &UnitRecord, findings: &mut Findings) -> Result<()> {
         for extent in &record.extents {
             let (start, blocks) = (bytes_of(&extent.blocks()).start, extent.device_blocks());
             let size = u64::from(BLOCK);
-            book.save(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
+            findings.save(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
         }
-        put(unit, &UnitRecord::default(), book)?;
+        put(unit, &UnitRecord::default(), findings)?;
         self.touched.insert(unit);
         Ok(())
     }
@@ -217,7 +223,7 @@ impl Index<'_> {
     }
 
     /// Second pass: verifies that every block is within the device, of one unit, and matches its checksum.
-    fn compare(&mut self, progress: Progress<'_>, book: &mut Book) -> Result<u64> {
+    fn compare(&mut self, progress: Progress<'_>, findings: &mut Findings) -> Result<u64> {
         let contested = self.contested();
         let mut free = self.free_blocks();
         let mut claimed = BTreeSet::new();
@@ -252,10 +258,10 @@ impl Index<'_> {
                     &record,
                     &self.display_name(unit.inode),
                     (self.name_of)(unit.inode),
-                    book,
+                    findings,
                 );
-                damage.repair(unit, &mut record, &mut free, book)?;
-                put(unit, &record, book)?;
+                damage.repair(unit, &mut record, &mut free, findings)?;
+                put(unit, &record, findings)?;
             }
             Ok(())
         })?;
@@ -263,7 +269,7 @@ impl Index<'_> {
     }
 
     /// Verifies that the marks of units with dirty bytes match the records.
-    fn examine_marks(&self, book: &mut Book) -> Result<()> {
+    fn examine_marks(&self, findings: &mut Findings) -> Result<()> {
         let mut wrong = 0;
         for_each(self.table, prefix::DIRTY, |mark, _| {
             let unit = unit_at(mark).ok();
@@ -276,7 +282,7 @@ impl Index<'_> {
             };
             if !value.is_some_and(|value| UnitRecord::is_marked_dirty(&value)) {
                 wrong += 1;
-                book.remove(mark.to_vec());
+                findings.remove(mark.to_vec());
             }
             Ok(())
         })?;
@@ -287,7 +293,7 @@ impl Index<'_> {
             let mark = key(prefix::DIRTY, unit);
             if self.table.get(&mark)?.is_none() {
                 wrong += 1;
-                book.set(mark, Vec::new());
+                findings.set(mark, Vec::new());
             }
             Ok(())
         })?;
@@ -295,7 +301,7 @@ impl Index<'_> {
             let message = format!(
                 "{wrong} marks of dirty units are missing or stale; they can be derived from the records"
             );
-            book.wrong(Part::Extents, message);
+            findings.wrong(Part::Extents, message);
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ mod tree;
 
 use super::key;
 use super::record::{self, InodeRecord, ShardRecord, Share};
-use crate::check::{Book, Loss, Part};
+use crate::check::{Findings, Loss, Part};
 use crate::table::{Table, for_each, prefix};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,48 +55,48 @@ fn decode_or_lose<T: DeserializeOwned>(
     what: &str,
     inode: Option<InodeId>,
     (key, value): (&[u8], &[u8]),
-    book: &mut Book,
+    findings: &mut Findings,
 ) -> Option<T> {
     match record::decode(key, value) {
         Ok(record) => Some(record),
         Err(fault) => {
             let name = inode.map(|inode| format!(" of {inode}")).unwrap_or_default();
             let loss = Loss { file: None, inode, bytes: None, cached: false };
-            book.lost(Part::Names, format!("{what}{name} is lost: {fault}"), vec![loss]);
-            book.remove_aside(key.to_vec(), value.to_vec());
+            findings.lost(Part::Names, format!("{what}{name} is lost: {fault}"), vec![loss]);
+            findings.remove_aside(key.to_vec(), value.to_vec());
             None
         }
     }
 }
 
 /// Decodes a key that consists of an inode number; removes the record of any other key.
-fn only_inode(what: &str, key: &[u8], value: &[u8], book: &mut Book) -> Option<InodeId> {
+fn only_inode(what: &str, key: &[u8], value: &[u8], findings: &mut Findings) -> Option<InodeId> {
     let inode = key::number(key).filter(|_| key.len() == 9).map(InodeId);
     if inode.is_none() {
-        lose_key(what, key, value, book);
+        lose_key(what, key, value, findings);
     }
     inode
 }
 
-fn lose_key(what: &str, key: &[u8], value: &[u8], book: &mut Book) {
+fn lose_key(what: &str, key: &[u8], value: &[u8], findings: &mut Findings) {
     let loss = Loss { file: None, inode: None, bytes: None, cached: false };
-    book.lost(Part::Names, format!("{what} is lost: its key is damaged"), vec![loss]);
-    book.remove_aside(key.to_vec(), value.to_vec());
+    findings.lost(Part::Names, format!("{what} is lost: its key is damaged"), vec![loss]);
+    findings.remove_aside(key.to_vec(), value.to_vec());
 }
 
 impl Names {
     /// Checks all records of the metadata shard.
-    pub(crate) fn examine(table: &dyn Table, book: &mut Book) -> Result<Self> {
+    pub(crate) fn examine(table: &dyn Table, findings: &mut Findings) -> Result<Self> {
         let mut names = Self::default();
-        let shard = names.read_shard(table, book)?;
-        names.read_pending(table, book)?;
-        names.read_inodes(table, shard, book)?;
-        names.read_entries(table, book)?;
-        names.examine_tree(book)?;
-        names.examine_children(table, book)?;
-        names.examine_belongings(table, book)?;
-        names.examine_links(table, book)?;
-        names.examine_orphans(table, book)?;
+        let shard = names.read_shard(table, findings)?;
+        names.read_pending(table, findings)?;
+        names.read_inodes(table, shard, findings)?;
+        names.read_entries(table, findings)?;
+        names.examine_tree(findings)?;
+        names.examine_children(table, findings)?;
+        names.examine_belongings(table, findings)?;
+        names.examine_links(table, findings)?;
+        names.examine_orphans(table, findings)?;
         Ok(names)
     }
 
@@ -147,29 +147,38 @@ impl Names {
         }
     }
 
-    fn read_shard(&mut self, table: &dyn Table, book: &mut Book) -> Result<Option<ShardRecord>> {
+    fn read_shard(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<Option<ShardRecord>> {
         let Some(value) = table.get(&key::shard())? else { return Ok(None) };
-        let shard: Option<ShardRecord> =
-            decode_or_lose("the record of which inodes this node keeps", None, (&key::shard(), &value), book);
+        let shard: Option<ShardRecord> = decode_or_lose(
+            "the record of which inodes this node keeps",
+            None,
+            (&key::shard(), &value),
+            findings,
+        );
         self.share = shard.and_then(|shard| shard.share);
         Ok(shard)
     }
 
-    fn read_inodes(&mut self, table: &dyn Table, shard: Option<ShardRecord>, book: &mut Book) -> Result<()> {
+    fn read_inodes(
+        &mut self,
+        table: &dyn Table,
+        shard: Option<ShardRecord>,
+        findings: &mut Findings,
+    ) -> Result<()> {
         let mut newest = 0;
         for_each(table, prefix::INODE, |key, value| {
-            let Some(inode) = only_inode("an inode", key, value, book) else { return Ok(()) };
+            let Some(inode) = only_inode("an inode", key, value, findings) else { return Ok(()) };
             let Some(record) =
-                decode_or_lose::<InodeRecord>("the inode record", Some(inode), (key, value), book)
+                decode_or_lose::<InodeRecord>("the inode record", Some(inode), (key, value), findings)
             else {
                 return Ok(());
             };
             if self.share.is_some() && !self.keeps(inode) {
-                book.wrong(
+                findings.wrong(
                     Part::Names,
                     format!("{inode} is on the wrong node, where no lookup would find it"),
                 );
-                book.remove_aside(key.to_vec(), value.to_vec());
+                findings.remove_aside(key.to_vec(), value.to_vec());
                 return Ok(());
             }
             newest = newest.max(((inode.0 & InodeId::COUNTER_MAX) >> 32) as u16);
@@ -181,34 +190,34 @@ impl Names {
                 "the node counts {} starts, but has inodes of start {newest}: inode numbers could be allocated twice",
                 shard.incarnation
             );
-            book.wrong(Part::Names, message);
+            findings.wrong(Part::Names, message);
             let repaired = ShardRecord { incarnation: newest, ..shard };
-            book.set(key::shard(), tameike_core::wire::codec::encode(&repaired)?);
+            findings.set(key::shard(), tameike_core::wire::codec::encode(&repaired)?);
         }
         Ok(())
     }
 
-    fn read_entries(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    fn read_entries(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         for_each(table, prefix::ENTRY, |key, value| {
             let (Some(dir), Some((offset, name))) =
                 (key::number(key).map(InodeId), key::offset_and_name(key))
             else {
-                lose_key("a name", key, value, book);
+                lose_key("a name", key, value, findings);
                 return Ok(());
             };
             let shown = String::from_utf8_lossy(name).into_owned();
             let what = format!("the name {shown:?} in directory {dir}");
-            let Some(target) = decode_or_lose::<Target>(&what, None, (key, value), book) else {
+            let Some(target) = decode_or_lose::<Target>(&what, None, (key, value), findings) else {
                 return Ok(());
             };
             if offset != DirOffset::of(dir, name) {
-                lose_key(&what, key, value, book);
+                lose_key(&what, key, value, findings);
                 return Ok(());
             }
             if let Some(why) = self.invalid_reason(dir, target) {
                 let loss = Loss::of(target.inode, Some(shown), None);
-                book.lost(Part::Names, format!("{what} is dangling: {why}"), vec![loss]);
-                book.remove_aside(key.to_vec(), value.to_vec());
+                findings.lost(Part::Names, format!("{what} is dangling: {why}"), vec![loss]);
+                findings.remove_aside(key.to_vec(), value.to_vec());
                 return Ok(());
             }
             self.entries += 1;

@@ -122,9 +122,11 @@ mod tests {
         };
         let found = agents(&state(r#"{"node":1,"status":{"pid":78}}"#)).expect("two agents");
         assert_eq!(format!("{found:?}"), "Servers([77, 78])");
-        for bad in
-            [state(r#"{"node":1,"status":null}"#), r#"[{"cut-off":{"job":"a"}}]"#.to_owned(), "[]".to_owned()]
-        {
+        for bad in [
+            state(r#"{"node":1,"status":null}"#),
+            r#"[{"interrupted":{"job":"a"}}]"#.to_owned(),
+            "[]".to_owned(),
+        ] {
             assert!(agents(&bad).expect_err(&bad).contains("no agents"));
         }
     }

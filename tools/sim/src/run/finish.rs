@@ -23,7 +23,7 @@ impl Run {
         }
         self.check().await?;
         let receipt = self.drain_whole(AgentMode::Serve).await?;
-        self.compare_cut_off(&receipt, &BTreeSet::new())?;
+        self.compare_interrupted(&receipt, &BTreeSet::new())?;
         let _pause = self.world.countdown.pause();
         self.compare_shared(&receipt, false)?;
         if self.has_losses { Ok(()) } else { self.remove_all().await }
@@ -68,7 +68,7 @@ impl Run {
         self.verify_explained()?;
         self.world.runtime().sleep(BEHIND).await;
         let receipt = self.drain_whole(AgentMode::Recover).await?;
-        self.compare_cut_off(&receipt, &being_written)?;
+        self.compare_interrupted(&receipt, &being_written)?;
         self.compare_shared(&receipt, true)
     }
 
@@ -80,7 +80,7 @@ impl Run {
                 self.restart(mode).await?;
             }
             let receipt = self.drain_agents(true).await?;
-            // The caller checks the files that are cut off.
+            // The caller checks the files that are interrupted.
             if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }

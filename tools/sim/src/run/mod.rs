@@ -3,9 +3,9 @@
 mod appends;
 mod bytes;
 mod check;
-mod cut_off;
 mod deadlock;
 mod finish;
+mod interrupted;
 mod locks;
 mod opened;
 mod orphans;
@@ -102,7 +102,7 @@ struct Run {
     models: BTreeMap<usize, Names>,
     slots: BTreeMap<SlotName, Open>,
     /// Files of the cache view that may have been open for writing on a node when it failed.
-    cut_off: BTreeSet<ObjectId>,
+    interrupted: BTreeSet<ObjectId>,
     /// Files, by view, from which calls of the step remove a name.
     unnamed: BTreeSet<(usize, ObjectId)>,
     /// Locks that an owner holds or may hold.
@@ -251,7 +251,7 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             moments: Arc::default(),
             models: BTreeMap::new(),
             slots: BTreeMap::new(),
-            cut_off: BTreeSet::new(),
+            interrupted: BTreeSet::new(),
             unnamed: BTreeSet::new(),
             locks: Vec::new(),
             has_partitions: false,

@@ -294,7 +294,7 @@ impl Run {
     pub(super) fn drop_failed_nodes(&mut self, calls: &[Call]) {
         let failed: BTreeSet<usize> =
             (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
-        self.note_cut_off(&failed, calls);
+        self.note_interrupted(&failed, calls);
         self.slots.retain(|(node, ..), _| !failed.contains(node));
         for names in self.models.values_mut() {
             for object in names.objects_mut() {

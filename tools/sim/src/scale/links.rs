@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::{Cluster, NodeId};
-use tameike_fabric::{Fabric, FabricLayer, Got, GrantId, Lane, Receiver, Sent};
+use tameike_fabric::{Fabric, FabricLayer, GetFuture, GrantId, Lane, Receiver, SendFuture};
 use tameike_io::{Frame, Payload};
 
 /// The connections of one agent.
@@ -122,17 +122,17 @@ impl FabricLayer for LinkedFabric {
         &*self.inner
     }
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         self.record(to);
         self.inner.send(to, lane, body, payload)
     }
 
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture {
         self.record(to);
         self.inner.put(to, grant, source, body)
     }
 
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture {
         self.record(from);
         self.inner.get(from, grant, frame, length)
     }

@@ -236,7 +236,7 @@ impl SharedFs for Mounted {
         self.with(Call::Rmdir, |state| state.rmdir(path))
     }
 
-    fn kept(&self) -> Option<&OpenFileCache> {
+    fn open_file_cache(&self) -> Option<&OpenFileCache> {
         Some(&self.kept)
     }
 

@@ -9,7 +9,7 @@ use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_fabric::simulated::SimulatedNetwork;
-use tameike_fabric::{Fabric, FabricLayer, Got, GrantId, Lane, Sent};
+use tameike_fabric::{Fabric, FabricLayer, GetFuture, GrantId, Lane, SendFuture};
 use tameike_io::{Frame, Payload};
 
 const FAULTS: &[FaultKind] = &[FaultKind::Lost, FaultKind::Broken];
@@ -57,7 +57,7 @@ impl FabricLayer for CountedFabric {
         &*self.inner
     }
 
-    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         let call = || match lane {
             Lane::Request => format!("request {}", request_kind(&body)),
             Lane::Reply => format!("reply {}", reply_kind(&body)),
@@ -68,14 +68,14 @@ impl FabricLayer for CountedFabric {
         }
     }
 
-    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> SendFuture {
         match self.loses(to, || format!("put with {}", reply_kind(&body))) {
             Some(result) => async move { result }.boxed(),
             None => self.inner.put(to, grant, source, body),
         }
     }
 
-    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture {
         let hit =
             self.countdown.register(Medium::Network(self.local()), &[FaultKind::Broken], || "get".to_owned());
         if hit.is_some() {

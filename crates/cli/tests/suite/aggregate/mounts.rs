@@ -1,8 +1,8 @@
 //! `agg mount` exits after the unmount, also if other mount namespaces have copies of the mount.
 
 use super::{Dirs, Mounted};
+use crate::support::jobs::wait_for;
 use crate::support::succeed;
-use crate::support::victims::wait_for;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -46,8 +46,8 @@ class Directory:
     def tell(self):
         return libc.telldir(self.stream)
 
-    def seek(self, place):
-        libc.seekdir(self.stream, place)
+    def seek(self, position):
+        libc.seekdir(self.stream, position)
 
     def rewind(self):
         libc.rewinddir(self.stream)
@@ -76,17 +76,17 @@ def alone(parent, count):
 
     # Unchanged: completely, twice, and from any position.
     directory = Directory(path)
-    places, names = [], []
+    positions, names = [], []
     while True:
-        places.append(directory.tell())
+        positions.append(directory.tell())
         part = directory.read(1)
         if not part:
             break
         names += part
     assert sorted(names) == sorted(whole), "not what is there"
     for at in (0, 1, 2, count // 7, count // 2, count - 1, count + 1):
-        directory.seek(places[at])
-        assert directory.read(1000) == names[at : at + 1000], f"from place {at}"
+        directory.seek(positions[at])
+        assert directory.read(1000) == names[at : at + 1000], f"from position {at}"
     directory.rewind()
     assert directory.read() == names, "rewound"
 
@@ -154,19 +154,19 @@ def watch(path, count, ended):
     count = int(count)
     expected = {".", ".."} | {name(number) for number in range(count)}
     directory = Directory(path)
-    places, names = [], []
+    positions, names = [], []
     while True:
-        places.append((directory.tell(), len(names)))
+        positions.append((directory.tell(), len(names)))
         part = directory.read(1009)
         if not part:
             break
         names += stays(part)
     assert len(names) == len(set(names)), "returned twice"
     assert set(names) == expected, sorted(expected ^ set(names))[:9]
-    for place, at in places[:: max(1, len(places) // 20)]:
-        directory.seek(place)
+    for position, at in positions[:: max(1, len(positions) // 20)]:
+        directory.seek(position)
         again = stays(directory.read(3000))
-        assert again == names[at : at + len(again)] and len(again) >= min(2000, len(names) - at) // 2, place
+        assert again == names[at : at + len(again)] and len(again) >= min(2000, len(names) - at) // 2, position
     directory.rewind()
     assert stays(directory.read()) == names, "rewound"
     directory.close()

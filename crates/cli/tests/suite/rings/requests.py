@@ -74,9 +74,9 @@ for _ in range(WAITERS):
         finally:
             os._exit(1)
     children.append(child)
-told = 0
-while told < WAITERS:
-    told += len(os.read(ready[0], WAITERS))
+ready_count = 0
+while ready_count < WAITERS:
+    ready_count += len(os.read(ready[0], WAITERS))
 while any(state(child) not in "SD" for child in children):
     time.sleep(0.01)
 # All other requests continue, and the lock can be released.

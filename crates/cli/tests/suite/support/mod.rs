@@ -1,6 +1,7 @@
 //! Directories of one test: shared directory, base directory for jobs, and the real binary.
 
 pub mod interactive;
+pub mod jobs;
 pub mod mounts;
 pub mod preload;
 pub mod programs;
@@ -8,13 +9,12 @@ pub mod promises;
 pub mod sandbox;
 pub mod small_disk;
 pub mod spooled;
-pub mod victims;
 
+use jobs::{kill_programs, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
-use victims::{kill_programs, wait_for};
 
 /// Time limit of a command, so that a hung job fails only its test.
 const COMMAND_LIMIT_SECONDS: &str = "600";

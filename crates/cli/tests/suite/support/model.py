@@ -14,45 +14,45 @@ STEPS = 150
 OPERATIONS = ["write", "write", "write", "append", "read", "read", "cut", "grow", "map", "sync", "reopen", "stat"]
 
 name, seed, turn = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-chance = random.Random(seed * 1000 + turn)
+rng = random.Random(seed * 1000 + turn)
 model = bytearray(open(name + ".model", "rb").read()) if turn else bytearray()
 done = []
 
 
-def check(got, place, end):
-    want = model[place:end]
+def check(got, offset, end):
+    want = model[offset:end]
     if got != want:
         at = next((i for i in range(min(len(got), len(want))) if got[i] != want[i]), min(len(got), len(want)))
-        sys.exit(f"seed {seed}, turn {turn}: byte {place + at} differs, {len(got)} bytes instead of {len(want)}; after {done[-12:]}")
+        sys.exit(f"seed {seed}, turn {turn}: byte {offset + at} differs, {len(got)} bytes instead of {len(want)}; after {done[-12:]}")
 
 
-def put(place, data):
-    if place > len(model):
-        model.extend(bytes(place - len(model)))
-    model[place:place + len(data)] = data
+def put(offset, data):
+    if offset > len(model):
+        model.extend(bytes(offset - len(model)))
+    model[offset:offset + len(data)] = data
 
 
 file = os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
 second = os.open(name, os.O_RDWR)
 for _ in range(STEPS):
-    size = chance.choice([1, 100, 3000, 4096, 5000, 70000, UNIT])
-    place = chance.choice([0, 1, 4000, 4096, UNIT - 10, chance.randrange(LARGEST)])
-    operation = chance.choice(OPERATIONS)
-    done.append((operation, place, size, len(model)))
+    size = rng.choice([1, 100, 3000, 4096, 5000, 70000, UNIT])
+    offset = rng.choice([0, 1, 4000, 4096, UNIT - 10, rng.randrange(LARGEST)])
+    operation = rng.choice(OPERATIONS)
+    done.append((operation, offset, size, len(model)))
     if operation == "write":
-        data = chance.randbytes(size)
-        assert os.pwrite(chance.choice([file, second]), data, place) == size
-        put(place, data)
+        data = rng.randbytes(size)
+        assert os.pwrite(rng.choice([file, second]), data, offset) == size
+        put(offset, data)
     elif operation == "append":
-        data = chance.randbytes(min(size, 5000))
+        data = rng.randbytes(min(size, 5000))
         end = os.open(name, os.O_WRONLY | os.O_APPEND)
         assert os.write(end, data) == len(data)
         os.close(end)
         put(len(model), data)
     elif operation == "read":
-        check(os.pread(chance.choice([file, second]), size, place), place, place + size)
+        check(os.pread(rng.choice([file, second]), size, offset), offset, offset + size)
     elif operation == "cut":
-        to = chance.randrange(len(model) + 1)
+        to = rng.randrange(len(model) + 1)
         os.ftruncate(file, to)
         del model[to:]
     elif operation == "grow":
@@ -63,8 +63,8 @@ for _ in range(STEPS):
     elif operation == "map" and model:
         with mmap.mmap(file, len(model)) as mapped:
             check(mapped[:], 0, len(model))
-            at = min(place, len(model) - 1)
-            data = chance.randbytes(min(size, len(model) - at))
+            at = min(offset, len(model) - 1)
+            data = rng.randbytes(min(size, len(model) - at))
             mapped[at:at + len(data)] = data
             put(at, data)
     elif operation == "sync":

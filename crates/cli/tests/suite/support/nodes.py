@@ -27,26 +27,26 @@ def within(path):
     to_writers, from_writers = [os.pipe(), os.pipe()], os.pipe()
     for seed in range(2):
         if os.fork() == 0:
-            file, chance = os.open(path, os.O_RDWR), random.Random(seed)
+            file, rng = os.open(path, os.O_RDWR), random.Random(seed)
             while True:
-                place, length = map(int, os.read(to_writers[seed][0], 100).split())
+                offset, length = map(int, os.read(to_writers[seed][0], 100).split())
                 if length == 0:
                     os._exit(0)
-                data = chance.randbytes(length)
-                assert os.pwrite(file, data, place) == length
+                data = rng.randbytes(length)
+                assert os.pwrite(file, data, offset) == length
                 os.write(from_writers[1], b"x")
     model, file = bytearray(size), os.open(path, os.O_RDONLY)
-    chances, choose = [random.Random(0), random.Random(1)], random.Random(2)
+    rngs, choose = [random.Random(0), random.Random(1)], random.Random(2)
     end = 0
     for _ in range(300):
-        writer, place = choose.randrange(2), choose.randrange(size - 70_000)
+        writer, offset = choose.randrange(2), choose.randrange(size - 70_000)
         length = choose.choice([1, 100, 4096, 70_000])
-        os.write(to_writers[writer][1], b"%d %d" % (place, length))
+        os.write(to_writers[writer][1], b"%d %d" % (offset, length))
         assert os.read(from_writers[0], 1) == b"x"
-        model[place:place + length] = chances[writer].randbytes(length)
-        end = max(end, place + length)
+        model[offset:offset + length] = rngs[writer].randbytes(length)
+        end = max(end, offset + length)
         assert os.fstat(file).st_size == end
-        start = max(0, place - 1000)
+        start = max(0, offset - 1000)
         assert os.pread(file, length + 2000, start) == model[start:min(end, start + length + 2000)]
     for writer in range(2):
         os.write(to_writers[writer][1], b"0 0")
@@ -58,8 +58,8 @@ def read_on(path, keeps):
     kept = os.open(path, os.O_RDONLY)
     while os.getppid() != 1:
         file = kept if keeps else os.open(path, os.O_RDONLY)
-        for place in range(0, os.fstat(file).st_size, 4096):
-            os.pread(file, 4096, place)
+        for offset in range(0, os.fstat(file).st_size, 4096):
+            os.pread(file, 4096, offset)
         keeps or os.close(file)
     os._exit(0)
 
@@ -82,8 +82,8 @@ def past_pages(path):
         for number in range(300):
             data = bytes([number % 256]) * size
             assert os.pwrite(writer, data, 0) == size
-            places = range(0, size, 4096)
-            assert all(mapped[place] == data[0] for place in places), number
+            offsets = range(0, size, 4096)
+            assert all(mapped[offset] == data[0] for offset in offsets), number
             assert os.pread(kept, size, 0) == data, number
             end = os.fstat(kept).st_size
             assert os.write(appender, data[:5000]) == 5000

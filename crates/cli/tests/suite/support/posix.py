@@ -434,16 +434,16 @@ def until_there(path):
 def tell_closes(name):
     """Sends a later close to each home, so that homes know of earlier reads, for which the other node waits."""
     for number in range(16):
-        path = f"told-{name}-{number}"
+        path = f"notified-{name}-{number}"
         write(path, "x")
         set_accessed(path, LONG_AGO)
         read_through(path)
-    write(f"told-{name}", "")
+    write(f"notified-{name}", "")
 
 
 def until_told(name):
-    until_there(f"told-{name}")
-    until(lambda: all(accessed(f"told-{name}-{number}") > LONG_AGO for number in range(16)))
+    until_there(f"notified-{name}")
+    until(lambda: all(accessed(f"notified-{name}-{number}") > LONG_AGO for number in range(16)))
 
 
 def reads_count(root):
@@ -649,10 +649,10 @@ def store_beside_writes(root):
                 for page in range(pages):
                     mapping[page * 4096 + 1024 : page * 4096 + 1032] = stored.to_bytes(8, "little")
             for page in range(pages):
-                for place, expected in (1024, stored.to_bytes(8, "little")), (3072, bytes([4]) * 8):
-                    start = page * 4096 + place
+                for offset_in_page, expected in (1024, stored.to_bytes(8, "little")), (3072, bytes([4]) * 8):
+                    start = page * 4096 + offset_in_page
                     found = mapping[start : start + 8], os.pread(file, 8, start)
-                    assert found == (expected, expected), (count, page, place, expected, found)
+                    assert found == (expected, expected), (count, page, offset_in_page, expected, found)
         os.close(file)
         os.unlink(path)
 

@@ -21,9 +21,9 @@ fn options(rank: Option<Rank>) -> SessionOptions {
         rank,
         is_collective: false,
         create: true,
-        openness: crate::session::Permissions::ByUmask,
+        permissions: crate::session::Permissions::ByUmask,
         is_read_only: false,
-        look_again: Refresh::Automatic,
+        refresh: Refresh::Automatic,
         block_size: Some(BLOCK_SIZE),
         subfiles: None,
         codec: Codec::Zstd,
@@ -543,7 +543,7 @@ fn a_file_of_one_write_is_one_record() {
 fn entries_of_a_lane_claimed_from_another_session_are_indexed() {
     let dir = tempfile::tempdir().expect("a directory");
     session(dir.path()).finish().expect("ended");
-    let options = SessionOptions { look_again: Refresh::OnRequest, ..options(None) };
+    let options = SessionOptions { refresh: Refresh::OnRequest, ..options(None) };
     let open = || Session::open(tree(dir.path()), options.clone()).expect("a session");
     let (first, second) = (open(), open());
     write_file(&first, b"first", b"one");

@@ -200,7 +200,7 @@ fn an_interrupted_rename_of_a_directory_loses_no_file() {
 fn a_session_refreshes_on_request() {
     let dir = tempfile::tempdir().expect("a directory");
     let one = session(dir.path());
-    let asked = SessionOptions { look_again: Refresh::OnRequest, ..options(None) };
+    let asked = SessionOptions { refresh: Refresh::OnRequest, ..options(None) };
     let other = Session::open(tree(dir.path()), asked).expect("a session");
     write_file(&one, b"dir/file", b"content");
     // Nothing has been written.

@@ -62,7 +62,7 @@ impl SharedFile for Limited {
 #[test]
 fn a_failed_write_is_retried_once_there_is_space() {
     let file = Arc::new(Limited::default());
-    let behind = Behind::new(file.clone()).expect("a thread");
+    let behind = WriteBehind::new(file.clone()).expect("a thread");
     let mut block = vec![1; 100];
     let _ = behind.give(&mut block, 0).expect("given");
     assert!(block.is_empty());
@@ -86,7 +86,7 @@ fn a_failed_write_is_retried_once_there_is_space() {
 #[test]
 fn a_block_handed_to_the_caller_is_retried_after_a_failed_write() {
     let file = Arc::new(Limited::default());
-    let behind = Behind::without_thread(file.clone());
+    let behind = WriteBehind::without_thread(file.clone());
     let mut block = vec![1; 100];
     let given = behind.give(&mut block, 0).expect("given").expect("the caller writes");
     assert!(block.is_empty() && !behind.is_free() && file.bytes.lock().is_empty());

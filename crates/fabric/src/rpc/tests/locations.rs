@@ -58,7 +58,13 @@ impl DeviceServer {
 struct DeviceService(Arc<DeviceServer>);
 
 impl Service for DeviceService {
-    fn serve(&self, _from: NodeId, _request: Request, _payload: Option<Payload>, target: Target) -> Served {
+    fn serve(
+        &self,
+        _from: NodeId,
+        _request: Request,
+        _payload: Option<Payload>,
+        target: Target,
+    ) -> ServeFuture {
         let server = &self.0;
         let is_allowed = matches!(target, Target::AnyOrLocation);
         server.allowed.lock().push(is_allowed);

@@ -19,9 +19,9 @@ impl RecordChecks for All {
     fn replay(&self, _: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
         crate::cache::replay(body, table)
     }
-    fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
+    fn examine(&self, table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
         let here = |dirty: &Dirty| Dirty { coordinated_here: true, ..*dirty };
-        examine(table, &dirty.iter().map(here).collect::<Vec<_>>(), book)
+        examine(table, &dirty.iter().map(here).collect::<Vec<_>>(), findings)
     }
     fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
         path(table, inode)

@@ -296,8 +296,8 @@ impl SharedFile for FaultyFile {
 }
 
 impl SharedFs for FaultyFs {
-    fn kept(&self) -> Option<&OpenFileCache> {
-        self.inner.kept()
+    fn open_file_cache(&self) -> Option<&OpenFileCache> {
+        self.inner.open_file_cache()
     }
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
         self.control.call(false)?;

@@ -1,6 +1,6 @@
 //! A stopped store with files of each kind, and functions to damage it.
 
-use crate::check::{Book, Dirty, RecordChecks, Report, Severity, check};
+use crate::check::{Dirty, Findings, RecordChecks, Report, Severity, check};
 use crate::directory::{Options, Store};
 use crate::extent::Pieces;
 use crate::ledger::kv::{Changes, Kv};
@@ -53,7 +53,7 @@ impl RecordChecks for Plain {
         assert_eq!(kind, RecordKind::Names);
         meta::replay(table, body)
     }
-    fn examine(&self, _: &dyn Table, _: &[Dirty], _: &mut Book) -> Result<()> {
+    fn examine(&self, _: &dyn Table, _: &[Dirty], _: &mut Findings) -> Result<()> {
         Ok(())
     }
     fn path(&self, _: &dyn Table, inode: InodeId) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Damage of the blocks of one unit: report and repair.
 
 use super::super::record::{BLOCK, UnitRecord, bytes_of, within};
-use crate::check::{Aside, Book, Loss, Part};
+use crate::check::{Aside, Findings, Loss, Part};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
@@ -60,7 +60,7 @@ impl Damage {
         record: &UnitRecord,
         name: &str,
         file: Option<String>,
-        book: &mut Book,
+        findings: &mut Findings,
     ) {
         if !self.shared.is_empty() {
             let blocks = format_ranges(&merge_numbers(self.shared.values().copied()));
@@ -68,7 +68,7 @@ impl Damage {
                 "blocks {blocks} of the extents file belong to {name} and to another file; both have the \
                  same bytes there"
             );
-            book.wrong(Part::Extents, message);
+            findings.wrong(Part::Extents, message);
         }
         if self.bad.is_empty() {
             return;
@@ -86,7 +86,7 @@ impl Damage {
                 "blocks {blocks} of the extents file do not match their checksums: they held clean bytes of {name}, \
                  which the shared file system has"
             );
-            book.wrong(Part::Extents, message);
+            findings.wrong(Part::Extents, message);
             return;
         }
         let message = format!(
@@ -94,7 +94,7 @@ impl Damage {
             format_ranges(&lost)
         );
         let losses = lost.into_iter().map(|bytes| Loss::of(unit.inode, file.clone(), Some(bytes)));
-        book.lost(Part::Extents, message, losses.collect());
+        findings.lost(Part::Extents, message, losses.collect());
     }
 
     /// Removes damaged blocks from the record, and moves shared ones to free blocks.
@@ -103,19 +103,19 @@ impl Damage {
         unit: UnitId,
         record: &mut UnitRecord,
         free: &mut impl Iterator<Item = u64>,
-        book: &mut Book,
+        findings: &mut Findings,
     ) -> Result<()> {
         for (&block, &device) in &self.shared {
             let full =
                 || Fault::io("the extents file has no free block for a copy of a block that two files name");
             let target = free.next().ok_or_else(full)?;
             record.move_block(block, target);
-            book.copy((device, target));
+            findings.copy((device, target));
         }
         for (&block, &device) in &self.bad {
             let bytes = bytes_of(&(block..block + 1));
             let start = device * u64::from(BLOCK);
-            book.save(Aside::Bytes { unit, start: bytes.start, device: start..start + u64::from(BLOCK) });
+            findings.save(Aside::Bytes { unit, start: bytes.start, device: start..start + u64::from(BLOCK) });
             record.held.remove(bytes.clone());
             record.dirty.remove(bytes);
         }

@@ -3,7 +3,7 @@
 use super::super::key;
 use super::super::record::{Intent, StepRecord, Truncation};
 use super::{Names, decode_or_lose, lose_key, only_inode};
-use crate::check::{Book, Part};
+use crate::check::{Findings, Part};
 use crate::table::{Table, for_each, prefix};
 use std::collections::BTreeSet;
 use tameike_core::{InodeId, OperationId, Result};
@@ -22,17 +22,17 @@ fn describe(intent: &Intent) -> &'static str {
 }
 
 impl Names {
-    pub(super) fn read_pending(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    pub(super) fn read_pending(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         let mut intents = BTreeSet::new();
         for_each(table, prefix::INTENT, |key, value| {
-            let Some(InodeId(sequence)) = only_inode("a metadata operation", key, value, book) else {
+            let Some(InodeId(sequence)) = only_inode("a metadata operation", key, value, findings) else {
                 return Ok(());
             };
             let what = format!("the plan of metadata operation {sequence}");
-            if let Some(intent) = decode_or_lose::<Intent>(&what, None, (key, value), book) {
+            if let Some(intent) = decode_or_lose::<Intent>(&what, None, (key, value), findings) {
                 intents.insert(sequence);
                 let message = format!("metadata operation {sequence} is pending {}", describe(&intent));
-                book.note(Part::Names, message);
+                findings.note(Part::Names, message);
             }
             Ok(())
         })?;
@@ -40,8 +40,8 @@ impl Names {
         for_each(table, prefix::STEP, |key, value| {
             let what = "a step of another node's operation";
             if key.len() != STEP_KEY_SIZE {
-                lose_key(what, key, value, book);
-            } else if decode_or_lose::<StepRecord>(what, None, (key, value), book).is_some() {
+                lose_key(what, key, value, findings);
+            } else if decode_or_lose::<StepRecord>(what, None, (key, value), findings).is_some() {
                 steps += 1;
             }
             Ok(())
@@ -49,21 +49,26 @@ impl Names {
         for_each(table, prefix::FINISHED, |key, value| {
             let what = "the last finished operation of another node";
             if key.len() != FINISHED_KEY_SIZE {
-                lose_key(what, key, value, book);
+                lose_key(what, key, value, findings);
             } else {
-                decode_or_lose::<u64>(what, None, (key, value), book);
+                decode_or_lose::<u64>(what, None, (key, value), findings);
             }
             Ok(())
         })?;
         self.busy = !intents.is_empty() || steps > 0;
-        self.read_tree_lock(table, &intents, book)?;
-        self.read_truncations(table, book)
+        self.read_tree_lock(table, &intents, findings)?;
+        self.read_truncations(table, findings)
     }
 
-    fn read_tree_lock(&self, table: &dyn Table, intents: &BTreeSet<u64>, book: &mut Book) -> Result<()> {
+    fn read_tree_lock(
+        &self,
+        table: &dyn Table,
+        intents: &BTreeSet<u64>,
+        findings: &mut Findings,
+    ) -> Result<()> {
         let Some(value) = table.get(&key::tree_lock())? else { return Ok(()) };
         let what = "the lock of the tree's shape";
-        let Some(holder) = decode_or_lose::<OperationId>(what, None, (&key::tree_lock(), &value), book)
+        let Some(holder) = decode_or_lose::<OperationId>(what, None, (&key::tree_lock(), &value), findings)
         else {
             return Ok(());
         };
@@ -73,21 +78,21 @@ impl Names {
                 "{what} is held by operation {}, which has finished: no directory could be renamed",
                 holder.sequence
             );
-            book.wrong(Part::Names, message);
-            book.remove(key::tree_lock());
+            findings.wrong(Part::Names, message);
+            findings.remove(key::tree_lock());
         } else {
             let message = format!("{what} is held by operation {} of {}", holder.sequence, holder.node);
-            book.note(Part::Names, message);
+            findings.note(Part::Names, message);
         }
         Ok(())
     }
 
-    fn read_truncations(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    fn read_truncations(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         for_each(table, prefix::TRUNCATION, |key, value| {
             let what = "the record of a pending truncation";
-            let Some(inode) = only_inode(what, key, value, book) else { return Ok(()) };
+            let Some(inode) = only_inode(what, key, value, findings) else { return Ok(()) };
             self.truncated.insert(inode);
-            decode_or_lose::<Truncation>(what, Some(inode), (key, value), book);
+            decode_or_lose::<Truncation>(what, Some(inode), (key, value), findings);
             Ok(())
         })?;
         let count = self.truncated.len();
@@ -96,7 +101,7 @@ impl Names {
                 "truncations of {count} files are pending; the next start of the node, or the removal of the file, \
                  completes them"
             );
-            book.note(Part::Names, message);
+            findings.note(Part::Names, message);
         }
         Ok(())
     }

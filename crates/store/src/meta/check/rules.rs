@@ -3,7 +3,7 @@
 use super::super::key;
 use super::super::record::{self, DirectoryRecord, InodeRecord};
 use super::{Known, Names, only_inode};
-use crate::check::{Book, Loss, Part};
+use crate::check::{Findings, Loss, Part};
 use crate::table::{Table, for_each, prefix};
 use std::collections::BTreeMap;
 use tameike_core::wire::codec;
@@ -11,43 +11,43 @@ use tameike_core::{FileKind, InodeId, Result};
 
 impl Names {
     /// The counts of a directory must match its entries here.
-    pub(super) fn examine_children(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    pub(super) fn examine_children(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         let mut counted = self.children.clone();
         for_each(table, prefix::DIRECTORY, |key, value| {
             let what = "the counts of a directory";
-            let Some(dir) = only_inode(what, key, value, book) else { return Ok(()) };
+            let Some(dir) = only_inode(what, key, value, findings) else { return Ok(()) };
             let (entries, subdirs) = counted.remove(&dir).unwrap_or_default();
             let Ok(children) = record::decode::<DirectoryRecord>(key, value) else {
                 let message = format!(
                     "the counts of directory {dir} are damaged; they can be derived from its entries"
                 );
-                book.wrong(Part::Names, message);
-                return self.recount(dir, DirectoryRecord::default(), (entries, subdirs), book);
+                findings.wrong(Part::Names, message);
+                return self.recount(dir, DirectoryRecord::default(), (entries, subdirs), findings);
             };
             if self.keeps(dir) && !self.inodes.contains_key(&dir) {
                 let message = format!("the counts of directory {dir} remain, but it no longer exists");
-                book.wrong(Part::Names, message);
-                book.remove(key.to_vec());
+                findings.wrong(Part::Names, message);
+                findings.remove(key.to_vec());
             } else if (children.entries, children.subdirs) != (entries, subdirs) {
                 let message = format!(
                     "directory {dir} counts {} entries and {} directories among them, but has {entries} and {subdirs} \
                      on this node",
                     children.entries, children.subdirs
                 );
-                book.wrong(Part::Names, message);
-                return self.recount(dir, children, (entries, subdirs), book);
+                findings.wrong(Part::Names, message);
+                return self.recount(dir, children, (entries, subdirs), findings);
             } else if children.sealed.is_some() && entries > 0 {
                 let message = format!("directory {dir} is sealed for its removal, but has {entries} entries");
-                book.wrong(Part::Names, message);
+                findings.wrong(Part::Names, message);
                 let unsealed = DirectoryRecord { sealed: None, ..children };
-                return self.recount(dir, unsealed, (entries, subdirs), book);
+                return self.recount(dir, unsealed, (entries, subdirs), findings);
             }
             Ok(())
         })?;
         for (dir, counts) in counted {
             let message = format!("directory {dir} has {} entries on this node and no counts", counts.0);
-            book.wrong(Part::Names, message);
-            self.recount(dir, DirectoryRecord::default(), counts, book)?;
+            findings.wrong(Part::Names, message);
+            self.recount(dir, DirectoryRecord::default(), counts, findings)?;
         }
         Ok(())
     }
@@ -58,23 +58,23 @@ impl Names {
         dir: InodeId,
         children: DirectoryRecord,
         (entries, subdirs): (u64, u64),
-        book: &mut Book,
+        findings: &mut Findings,
     ) -> Result<()> {
         let is_home_unsharded = self.share.is_none_or(|share| {
             dir.pinned_node().is_some() || dir.children_slot().0 % share.count.max(1) == share.index
         });
         let sharded = children.sharded || !is_home_unsharded;
         let repaired = DirectoryRecord { entries, subdirs, sharded, ..children };
-        book.set(key::directory(dir), codec::encode(&repaired)?);
+        findings.set(key::directory(dir), codec::encode(&repaired)?);
         Ok(())
     }
 
     /// Contents and extended attributes must have an inode that matches them.
-    pub(super) fn examine_belongings(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    pub(super) fn examine_belongings(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         let mut sizes = BTreeMap::new();
         let mut stale = 0;
         for_each(table, prefix::CONTENT, |key, value| {
-            let Some(inode) = only_inode("the content of a small file", key, value, book) else {
+            let Some(inode) = only_inode("the content of a small file", key, value, findings) else {
                 return Ok(());
             };
             let fits = |known: &Known| known.record.inline || known.record.kind == FileKind::Symlink;
@@ -84,7 +84,7 @@ impl Names {
                 }
                 _ => {
                     stale += 1;
-                    book.remove_aside(key.to_vec(), value.to_vec());
+                    findings.remove_aside(key.to_vec(), value.to_vec());
                 }
             }
             Ok(())
@@ -93,17 +93,17 @@ impl Names {
             let inode = key::number(key).filter(|_| key.len() > 9).map(InodeId);
             if !inode.is_some_and(|inode| self.inodes.contains_key(&inode)) {
                 stale += 1;
-                book.remove_aside(key.to_vec(), value.to_vec());
+                findings.remove_aside(key.to_vec(), value.to_vec());
             }
             Ok(())
         })?;
         if stale > 0 {
             let message = format!("{stale} contents or extended attributes belong to no inode");
-            book.wrong(Part::Names, message);
+            findings.wrong(Part::Names, message);
         }
         for (&inode, known) in &self.inodes {
             let found = sizes.get(&inode).copied().unwrap_or(0);
-            self.examine_size(table, inode, &known.record, found, book)?;
+            self.examine_size(table, inode, &known.record, found, findings)?;
         }
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Names {
         inode: InodeId,
         record: &InodeRecord,
         found: u64,
-        book: &mut Book,
+        findings: &mut Findings,
     ) -> Result<()> {
         let has_content =
             (record.kind == FileKind::File && record.inline) || record.kind == FileKind::Symlink;
@@ -126,21 +126,21 @@ impl Names {
         if found < record.size {
             let message =
                 format!("bytes {found} to {} of {name} are lost: the content is missing", record.size - 1);
-            book.lost(Part::Names, message, vec![Loss::of(inode, path, Some(found..record.size))]);
+            findings.lost(Part::Names, message, vec![Loss::of(inode, path, Some(found..record.size))]);
         } else {
             let message = format!("{name} has size {}, but {found} bytes of content", record.size);
-            book.wrong(Part::Names, message);
+            findings.wrong(Part::Names, message);
         }
         if record.kind == FileKind::Symlink && found == 0 {
-            book.remove_aside(key::inode(inode), codec::encode(record)?);
+            findings.remove_aside(key::inode(inode), codec::encode(record)?);
         } else {
-            book.set(key::inode(inode), codec::encode(&InodeRecord { size: found, ..record.clone() })?);
+            findings.set(key::inode(inode), codec::encode(&InodeRecord { size: found, ..record.clone() })?);
         }
         Ok(())
     }
 
     /// The link count must be at least the names here, and equal if no other node can have names of the inode.
-    pub(super) fn examine_links(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    pub(super) fn examine_links(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         for (&inode, known) in &self.inodes {
             let record = &known.record;
             let is_root = record.parent == inode && record.kind == FileKind::Directory;
@@ -155,21 +155,22 @@ impl Names {
                     "{name} has no name on any node, but counts {} links: no path reaches it",
                     record.links
                 );
-                book.lost(Part::Names, message, vec![Loss::of(inode, None, None)]);
-                book.remove_aside(key::inode(inode), codec::encode(record)?);
+                findings.lost(Part::Names, message, vec![Loss::of(inode, None, None)]);
+                findings.remove_aside(key::inode(inode), codec::encode(record)?);
                 continue;
             }
-            book.wrong(Part::Names, format!("{name} counts {} links, but has {names} names", record.links));
-            book.set(key::inode(inode), codec::encode(&InodeRecord { links: names, ..record.clone() })?);
+            findings
+                .wrong(Part::Names, format!("{name} counts {} links, but has {names} names", record.links));
+            findings.set(key::inode(inode), codec::encode(&InodeRecord { links: names, ..record.clone() })?);
         }
         Ok(())
     }
 
     /// Exactly the inodes without links must have an orphan mark.
-    pub(super) fn examine_orphans(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
+    pub(super) fn examine_orphans(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
         let mut stale = 0;
         for_each(table, prefix::ORPHAN, |key, value| {
-            let Some(inode) = only_inode("an orphan mark", key, value, book) else {
+            let Some(inode) = only_inode("an orphan mark", key, value, findings) else {
                 return Ok(());
             };
             match self.inodes.get(&inode) {
@@ -178,25 +179,25 @@ impl Names {
                 }
                 _ => {
                     stale += 1;
-                    book.remove(key.to_vec());
+                    findings.remove(key.to_vec());
                 }
             }
             Ok(())
         })?;
         if stale > 0 {
             let message = format!("{stale} orphan marks are of inodes that do not exist or have names");
-            book.wrong(Part::Names, message);
+            findings.wrong(Part::Names, message);
         }
         for (&inode, known) in &self.inodes {
             if known.record.links == 0 && !self.orphans.contains(&inode) {
-                book.wrong(Part::Names, format!("{inode} has no links, but no orphan mark"));
-                book.set(key::orphan(inode), Vec::new());
+                findings.wrong(Part::Names, format!("{inode} has no links, but no orphan mark"));
+                findings.set(key::orphan(inode), Vec::new());
             }
         }
         let count = self.orphans.len();
         if count > 0 {
             let message = format!("{count} removed files were open; the next start of the node removes them");
-            book.note(Part::Names, message);
+            findings.note(Part::Names, message);
         }
         Ok(())
     }

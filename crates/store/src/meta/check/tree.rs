@@ -3,7 +3,7 @@
 
 use super::super::key;
 use super::Names;
-use crate::check::{Book, Part};
+use crate::check::{Findings, Part};
 use std::collections::BTreeSet;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{EntryName, Target};
@@ -25,22 +25,22 @@ impl ParentEntry {
 impl Names {
     /// Checks the names on this node. Skipped while operations are pending, because a rename may break the rules for a
     /// while.
-    pub(super) fn examine_tree(&mut self, book: &mut Book) -> Result<()> {
+    pub(super) fn examine_tree(&mut self, findings: &mut Findings) -> Result<()> {
         if self.busy {
             return Ok(());
         }
         let named: Vec<InodeId> = self.parent_entries.keys().copied().collect();
         for &inode in &named {
-            self.remove_extra_names(inode, book)?;
+            self.remove_extra_names(inode, findings)?;
         }
         for &inode in &named {
-            self.examine_parent(inode, book)?;
+            self.examine_parent(inode, findings)?;
         }
-        self.break_cycles(&named, book)
+        self.break_cycles(&named, findings)
     }
 
     /// Keeps the name of a directory that matches its recorded parent, or else the first; a root has none.
-    fn remove_extra_names(&mut self, inode: InodeId, book: &mut Book) -> Result<()> {
+    fn remove_extra_names(&mut self, inode: InodeId, findings: &mut Findings) -> Result<()> {
         let Some(known) = self.inodes.get_mut(&inode) else { return Ok(()) };
         let Some(entries) = self.parent_entries.get_mut(&inode) else { return Ok(()) };
         let parent = known.record.parent;
@@ -60,16 +60,16 @@ impl Names {
                 entry.name(),
                 entry.dir
             );
-            book.wrong(Part::Names, message);
+            findings.wrong(Part::Names, message);
             let target = Target { inode, kind: FileKind::Directory };
-            book.remove_aside(entry.key, codec::encode(&target)?);
+            findings.remove_aside(entry.key, codec::encode(&target)?);
             known.names -= 1;
         }
         Ok(())
     }
 
     /// The recorded parent must be the directory with the name.
-    fn examine_parent(&mut self, inode: InodeId, book: &mut Book) -> Result<()> {
+    fn examine_parent(&mut self, inode: InodeId, findings: &mut Findings) -> Result<()> {
         let has_all_names = self.has_all_names(inode);
         let (Some(known), Some([entry])) =
             (self.inodes.get(&inode), self.parent_entries.get(&inode).map(Vec::as_slice))
@@ -81,20 +81,20 @@ impl Names {
         }
         let message =
             format!("directory {inode} has parent {}, but its name is in {}", known.record.parent, entry.dir);
-        book.wrong(Part::Names, message);
-        self.set_parent(inode, entry.dir, book)
+        findings.wrong(Part::Names, message);
+        self.set_parent(inode, entry.dir, findings)
     }
 
-    fn set_parent(&mut self, inode: InodeId, parent: InodeId, book: &mut Book) -> Result<()> {
+    fn set_parent(&mut self, inode: InodeId, parent: InodeId, findings: &mut Findings) -> Result<()> {
         let Some(known) = self.inodes.get_mut(&inode) else { return Ok(()) };
         known.record.parent = parent;
-        book.set(key::inode(inode), codec::encode(&known.record)?);
+        findings.set(key::inode(inode), codec::encode(&known.record)?);
         Ok(())
     }
 
     /// Breaks cycles. Moves one directory of each into the root; if this node may not have all of its names, removes
     /// its name.
-    fn break_cycles(&mut self, named: &[InodeId], book: &mut Book) -> Result<()> {
+    fn break_cycles(&mut self, named: &[InodeId], findings: &mut Findings) -> Result<()> {
         let mut seen = BTreeSet::new();
         for &start in named {
             let mut path = Vec::new();
@@ -109,13 +109,13 @@ impl Names {
             let cycle = path.iter().position(|&inode| inode == at).map(|first| &path[first..]);
             let is_named = self.parent_entries.get(&at).is_some_and(|entries| !entries.is_empty());
             if let Some(cycle) = cycle.filter(|_| is_named) {
-                self.break_cycle(cycle, book)?;
+                self.break_cycle(cycle, findings)?;
             }
         }
         Ok(())
     }
 
-    fn break_cycle(&mut self, cycle: &[InodeId], book: &mut Book) -> Result<()> {
+    fn break_cycle(&mut self, cycle: &[InodeId], findings: &mut Findings) -> Result<()> {
         let Some(&first) = cycle.iter().min() else { return Ok(()) };
         let Some(entry) = self.parent_entries.get_mut(&first).and_then(Vec::pop) else { return Ok(()) };
         let all: Vec<String> = cycle.iter().map(ToString::to_string).collect();
@@ -126,18 +126,18 @@ impl Names {
             entry.name(),
             entry.dir
         );
-        book.wrong(Part::Names, message);
+        findings.wrong(Part::Names, message);
         let target = codec::encode(&Target { inode: first, kind: FileKind::Directory })?;
         if let Some(root) = self.root_of(first).filter(|_| self.has_all_names(first)) {
             let name = format!("lost+found-{:016x}", first.0).into_bytes();
-            book.set(key::entry(&EntryName { dir: root, name }), target);
-            book.remove(entry.key);
-            return self.set_parent(first, root, book);
+            findings.set(key::entry(&EntryName { dir: root, name }), target);
+            findings.remove(entry.key);
+            return self.set_parent(first, root, findings);
         }
         if let Some(known) = self.inodes.get_mut(&first) {
             known.names -= 1;
         }
-        book.remove_aside(entry.key, target);
+        findings.remove_aside(entry.key, target);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rpc::RpcNode;
-use crate::{Carried, Rpc, Served, Service, Target};
+use crate::{Carried, Rpc, ServeFuture, Service, Target};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use tameike_core::InodeId;
@@ -33,7 +33,7 @@ fn request(number: u64) -> Request {
 struct AnswerService(Arc<Answerer>);
 
 impl Service for AnswerService {
-    fn serve(&self, from: NodeId, request: Request, _: Option<Payload>, _: Target) -> Served {
+    fn serve(&self, from: NodeId, request: Request, _: Option<Payload>, _: Target) -> ServeFuture {
         let Request::Client(ClientRequest::Kept { inode: InodeId(number) }) = request else {
             return Box::pin(async { (Reply::Fault(Errno::EPROTO.into()), Carried::Nothing) });
         };

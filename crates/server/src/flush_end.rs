@@ -1,13 +1,18 @@
 //! Sets the size and times of a shared file at the end of a flush, and syncs it.
 
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::wire::unit::Ending;
+use tameike_core::wire::unit::FlushEnd;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{FileStat, SharedFile};
 
 /// Sets the size and mtime of an open file that was `seen` so, and syncs it. Returns its attributes. Fails with `EIO` if the fsync fails,
 /// whatever its errno.
-pub(crate) fn end(file: &dyn SharedFile, seen: &FileStat, size: u64, ending: Ending) -> Result<FileStat> {
+pub(crate) fn set_size_and_times(
+    file: &dyn SharedFile,
+    seen: &FileStat,
+    size: u64,
+    ending: FlushEnd,
+) -> Result<FileStat> {
     // A truncate to a stale size would remove bytes behind it.
     if learn_size(file, seen, size)? < size {
         file.truncate(size)?;

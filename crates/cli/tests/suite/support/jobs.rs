@@ -15,9 +15,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Pseudo-random numbers of a seed (xorshift).
-pub struct Chance(u64);
+pub struct Random(u64);
 
-impl Chance {
+impl Random {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -43,9 +43,9 @@ fn pause_noise() -> u16 {
     (now.subsec_nanos() >> 8) as u16
 }
 
-/// Returns the expected exit code of a recovery that has drained all journals; it differs if files were cut off during writes.
+/// Returns the expected exit code of a recovery that has drained all journals; it differs if files were interrupted during writes.
 pub fn code_of_recovery(text: &str) -> i32 {
-    if text.contains("  CUT OFF: ") && !text.contains("  MISSING: ") { 75 } else { 0 }
+    if text.contains("  INTERRUPTED: ") && !text.contains("  MISSING: ") { 75 } else { 0 }
 }
 
 /// Waits until `ready` returns a value.

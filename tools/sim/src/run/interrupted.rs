@@ -1,4 +1,4 @@
-//! Files that were open for writing when their node failed: the receipt must call them cut off (S45).
+//! Files that were open for writing when their node failed: the receipt must call them interrupted (S45).
 
 use super::{Call, Checked, End, Open, Run};
 use crate::model::ObjectId;
@@ -27,16 +27,16 @@ impl Run {
     }
 
     /// Records the files that were open for writing, or being opened, on failed nodes.
-    pub(super) fn note_cut_off(&mut self, failed: &BTreeSet<usize>, calls: &[Call]) {
+    pub(super) fn note_interrupted(&mut self, failed: &BTreeSet<usize>, calls: &[Call]) {
         let open = self.writable().filter(|(node, _)| failed.contains(node));
         let open: Vec<_> = open.map(|(_, open)| open.object).collect();
-        self.cut_off.extend(open);
+        self.interrupted.extend(open);
         for call in calls.iter().filter(|call| call.view == View::Cache && failed.contains(&call.node)) {
             if let Op::Open { path, flags: Flags { write: true, .. }, .. } = &call.op
                 && !matches!(call.end, End::Failed(_))
             {
                 let object = self.model(View::Cache).find(path);
-                self.cut_off.extend(object);
+                self.interrupted.extend(object);
             }
         }
     }
@@ -69,16 +69,17 @@ impl Run {
         writable.into_iter().filter(is_written).map(|(_, object)| object).collect()
     }
 
-    /// Compares the files that a receipt calls cut off (S45) with those that were open: it may list no others, and must list `named`.
-    pub(super) fn compare_cut_off(&mut self, receipt: &Receipt, named: &BTreeSet<ObjectId>) -> Checked {
-        let cut_off = self.cut_off.clone();
+    /// Compares the files that a receipt calls interrupted (S45) with those that were open: it may list no others, and must list `named`.
+    pub(super) fn compare_interrupted(&mut self, receipt: &Receipt, named: &BTreeSet<ObjectId>) -> Checked {
+        let interrupted = self.interrupted.clone();
         if self.has_losses {
             // Journals without their tails list neither.
             return Ok(());
         }
         let model = self.model(View::Cache);
-        for entry in receipt.files.iter().filter(|entry| matches!(entry.outcome, FileOutcome::CutOff(_))) {
-            let is_known = model.find(&entry.path).is_ok_and(|object| cut_off.contains(&object));
+        for entry in receipt.files.iter().filter(|entry| matches!(entry.outcome, FileOutcome::Interrupted(_)))
+        {
+            let is_known = model.find(&entry.path).is_ok_and(|object| interrupted.contains(&object));
             if !is_known && !model.is_unknown(&entry.path, false) {
                 return Err(format!(
                     "no process was writing the file when a node failed, but the receipt has {entry:?}"
@@ -95,7 +96,7 @@ impl Run {
             {
                 let paths: Vec<_> = paths().collect();
                 return Err(format!(
-                    "{paths:?}: the file was being written when the job failed, but the receipt does not list it as cut off"
+                    "{paths:?}: the file was being written when the job failed, but the receipt does not list it as interrupted"
                 ));
             }
         }

@@ -1,6 +1,6 @@
 //! Files that are open for writing when their job or node crashes: reported, with the length that exists.
 
-use crate::support::victims::{Background, Job, new_job, signal};
+use crate::support::jobs::{Background, Job, new_job, signal};
 use crate::support::{Run, Site, assert_contains, shown, succeed};
 use std::fs;
 use std::path::Path;
@@ -38,12 +38,13 @@ fn check_recovery(site: &Site, job: &Job) {
     let open = "1 file open for writing";
     assert_contains(&status(site, job), &[open]);
     let messages = recover(site, job, INCOMPLETE);
-    assert_contains(&messages, &[open, "1 of 2 files cut off while written"]);
+    assert_contains(&messages, &[open, "1 of 2 files interrupted while written"]);
     let line = |name: &str| messages.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     assert!(line("closed").contains("synced"), "{messages}");
     let size = fs::metadata(site.shared().join("open")).expect("there").len();
-    let text =
-        format!("CUT OFF: a program had it open for writing when it was cut off; the first {size} bytes");
+    let text = format!(
+        "INTERRUPTED: a program had it open for writing when it was interrupted; the first {size} bytes"
+    );
     assert!(line("open").contains(&text), "{messages}");
     assert!(!messages.contains("drain complete"), "{messages}");
     job.assert_removed();
@@ -77,7 +78,7 @@ fn closed_or_unlocked_files_are_not_reported_as_cut_off() {
         let status = status(&site, &job);
         assert!(!status.contains("open for writing"), "{status}");
         let messages = recover(&site, &job, 0);
-        assert!(!messages.contains("CUT OFF"), "{messages}");
+        assert!(!messages.contains("INTERRUPTED"), "{messages}");
     }
 }
 
@@ -109,7 +110,7 @@ time.sleep(1000)";
         mark = mark.display()
     );
     let output = site.job(2, &["--job", &job.name, "--keep-going"], &script).exits(INCOMPLETE);
-    let named = |output: &Output| shown(output).matches("CUT OFF").count();
+    let named = |output: &Output| shown(output).matches("INTERRUPTED").count();
     // `recover` reports those that node 1 coordinated.
     assert!((1..24).contains(&named(&output)), "{}", shown(&output));
     site.kill_processes();

@@ -122,7 +122,7 @@ impl ContentChange {
 
 impl Drop for ContentChange {
     fn drop(&mut self) {
-        if let Some(kept) = self.0.kept() {
+        if let Some(kept) = self.0.open_file_cache() {
             kept.forget(self.1);
         }
     }

@@ -42,7 +42,7 @@ fn grown(bed: &Bed, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
 
 impl Bed {
     /// The external files.
-    fn outside(&self) -> Vec<fs::Metadata> {
+    fn external(&self) -> Vec<fs::Metadata> {
         let container = fs::read_dir(self.dir.path().join(".tameike-packed")).expect("a container");
         let names = container.map(|name| name.expect("a name"));
         names
@@ -83,12 +83,12 @@ fn external_content_is_shared_by_all_open_files() {
     before.write_at(&[1; SMALL], 0).expect("written");
     let other = bed.other.open(b"file", Access::Write).expect("open");
     let number = bed.other.stat(b"file").expect("there").inode;
-    assert!(bed.outside().is_empty() && before.writer_sets_times());
+    assert!(bed.external().is_empty() && before.writer_sets_times());
     // The packer notifies the node that made it grow; the other one finds out.
     before.expect_size(LARGE).expect("expected");
     assert!(!before.writer_sets_times());
     assert_eq!(
-        bed.outside().iter().map(|file| (file.len(), file.mode() & 0o777)).collect::<Vec<_>>(),
+        bed.external().iter().map(|file| (file.len(), file.mode() & 0o777)).collect::<Vec<_>>(),
         [(SMALL as u64, 0o600)]
     );
     before.write_at(&[2], LARGE - 1).expect("written");
@@ -137,7 +137,7 @@ fn each_call_finds_out_that_content_became_external() {
         assert!(other.writer_sets_times());
         call(&*other).unwrap_or_else(|fault| panic!("call {number}: {fault}"));
         assert!(!other.writer_sets_times() || number == 7, "call {number}");
-        let (size, stat) = (bed.outside()[0].len(), bed.one.stat(b"file").expect("there"));
+        let (size, stat) = (bed.external()[0].len(), bed.one.stat(b"file").expect("there"));
         assert_eq!((stat.size, stat.mtime.seconds == 5), (size, number == 7), "call {number}");
         assert_eq!(size, if (1..5).contains(&number) { LARGE + 1 } else { LARGE }, "call {number}");
     }
@@ -163,15 +163,15 @@ fn a_file_with_external_content_has_name_and_attributes_of_a_packed_one() {
     assert_eq!((stat.inode, stat.size, stat.mode), (number, LARGE, 0o604));
     assert_eq!((stat.mtime, stat.atime.seconds), (Timestamp { seconds: 77, nanoseconds: 5 }, 99));
     bed.one.sync_dir(b"").expect("synced");
-    assert_eq!(bed.outside().len(), 1, "what was replaced is gone");
+    assert_eq!(bed.external().len(), 1, "what was replaced is gone");
     let open = bed.other.open(b"second", Access::Write).expect("open");
     bed.one.unlink(b"second").expect("removed");
     open.write_at(&[9], 0).expect("written");
-    assert_eq!((read(&open, 0, 2), bed.outside().len()), (vec![9, 1], 1), "an open file keeps it");
+    assert_eq!((read(&open, 0, 2), bed.external().len()), (vec![9, 1], 1), "an open file keeps it");
     assert_eq!(open.stat().expect("open").nlink, 0);
     drop(open);
     let end = process::monotonic() + super::LIMIT;
-    while !bed.outside().is_empty() {
+    while !bed.external().is_empty() {
         bed.one.sync_dir(b"").expect("synced");
         assert!(process::monotonic() < end, "it stays");
         std::thread::yield_now();
@@ -193,7 +193,7 @@ fn external_files_are_promoted_at_the_end_of_the_job() {
     let large = fs::metadata(bed.dir.path().join("dir/large")).expect("a file");
     assert_eq!((large.len(), large.mode() & 0o7777), (LARGE, 0o640));
     assert_eq!((large.uid(), large.gid()), owner);
-    assert_eq!((bed.outside().len(), bed.is_plain("dir/small")), (0, false));
+    assert_eq!((bed.external().len(), bed.is_plain("dir/small")), (0, false));
     bed.one.unlink(b"dir/large").expect("removed");
     assert_eq!(errno(bed.one.stat(b"dir/large")), Some(Errno::ENOENT), "nothing is packed under the name");
     bed.one.stat(b"dir/small").expect("it is packed");
@@ -229,7 +229,7 @@ fn a_promotion_that_failed_is_done_later() {
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
     assert_eq!(fs::metadata(bed.dir.path().join("large")).expect("a file").len(), LARGE);
-    assert!(bed.outside().is_empty());
+    assert!(bed.external().is_empty());
     assert_eq!(bed.pending_promotions(), 0);
 }
 
@@ -238,15 +238,15 @@ fn a_promotion_that_failed_is_done_later() {
 #[test]
 fn interrupted_promotions_are_finished() {
     let bed = Bed::new();
-    let outside = |bed: &Bed, name: &str| {
+    let external = |bed: &Bed, name: &str| {
         drop(grown(bed, name.as_bytes()).expect("made"));
         let number = bed.one.stat(name.as_bytes()).expect("there").inode;
         bed.dir.path().join(format!(".tameike-packed/out.{number:016x}"))
     };
     let path = |name: &str| bed.dir.path().join(name);
-    fs::rename(outside(&bed, "large"), path("large")).expect("renamed");
-    fs::hard_link(outside(&bed, "twice"), path("twice")).expect("linked");
-    outside(&bed, "unfinished");
+    fs::rename(external(&bed, "large"), path("large")).expect("renamed");
+    fs::hard_link(external(&bed, "twice"), path("twice")).expect("linked");
+    external(&bed, "unfinished");
     for name in ["large", "twice", "unfinished"] {
         let leaving = |store: &mut Store| {
             store.external.end_promotions()?;
@@ -254,8 +254,8 @@ fn interrupted_promotions_are_finished() {
         };
         bed.packer.with_store(leaving).expect("set");
     }
-    fs::remove_file(outside(&bed, "lost")).expect("removed");
-    outside(&bed, "stays");
+    fs::remove_file(external(&bed, "lost")).expect("removed");
+    external(&bed, "stays");
     fs::write(path(".tameike-packed/out.0123456789abcdef"), "of nobody").expect("written");
     let bed = bed.killed();
     for name in ["large", "twice"] {
@@ -270,7 +270,7 @@ fn interrupted_promotions_are_finished() {
     assert!(bed.is_plain("unfinished") && !bed.is_plain("stays"));
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
-    assert_eq!((bed.is_plain("stays"), bed.is_plain("lost"), bed.outside().len()), (true, false, 1));
+    assert_eq!((bed.is_plain("stays"), bed.is_plain("lost"), bed.external().len()), (true, false, 1));
 }
 
 /// A removed file comes back if the disk has lost the removal: so its content is kept until the removal is durable.
@@ -282,22 +282,22 @@ fn external_content_is_removed_once_the_removal_is_durable() {
     bed.wait_closed();
     bed.one.sync_dir(b"").expect("synced");
     bed.one.rename(b"second", b"first", RenameMode::Replace).expect("renamed");
-    assert_eq!(bed.outside().len(), 2);
+    assert_eq!(bed.external().len(), 2);
     bed.one.sync_dir(b"").expect("synced");
-    assert_eq!(bed.outside().len(), 1);
+    assert_eq!(bed.external().len(), 1);
     bed.one.unlink(b"first").expect("removed");
     // A client that is about to write much finds the space free.
     let file = bed.one.create(b"third", 0o644).expect("made");
     file.expect_size(LARGE).expect("expected");
-    assert_eq!(bed.outside().iter().map(fs::Metadata::len).collect::<Vec<_>>(), [0]);
+    assert_eq!(bed.external().iter().map(fs::Metadata::len).collect::<Vec<_>>(), [0]);
     drop(file);
     bed.wait_closed();
     bed.one.unlink(b"third").expect("removed");
     let bed = bed.killed();
-    assert_eq!(bed.outside().len(), 1);
+    assert_eq!(bed.external().len(), 1);
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
-    assert_eq!((bed.outside().len(), bed.is_plain("third")), (0, false));
+    assert_eq!((bed.external().len(), bed.is_plain("third")), (0, false));
 }
 
 /// Programs make directories read-only when they are done with them.
@@ -383,7 +383,7 @@ fn content_is_not_written_to_a_file_that_another_program_put_in_place() {
             ends.store(true, Relaxed);
             swapping.join().expect("swapped, or not");
             assert_eq!(read(&file, LARGE - 2, 9), [0, 2]);
-            assert!(bed.outside().iter().all(|file| file.mode() & 0o777 == 0o600), "after {number}");
+            assert!(bed.external().iter().all(|file| file.mode() & 0o777 == 0o600), "after {number}");
         }
     });
     let (_bed, finished) = bed.again(true);

@@ -116,7 +116,7 @@ pub(crate) type Copy = (u64, u64);
 
 /// Collects findings and repairs.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct Findings {
     pub(super) findings: Vec<Finding>,
     pub(super) aside: Vec<Aside>,
     pub(super) copies: Vec<Copy>,
@@ -126,7 +126,7 @@ pub struct Book {
     repairs: bool,
 }
 
-impl Book {
+impl Findings {
     fn put(&mut self, part: Part, severity: Severity, message: String, lost: Vec<Loss>) {
         let finding = Finding { part, severity, message, lost };
         if !self.findings.contains(&finding) {
