@@ -46,4 +46,4 @@ ruff format --check .
 ruff check .
 mypy src
 trap 'rm -rf "$directory/tests"' EXIT
-pytest --quiet -p no:cacheprovider --basetemp="$directory/tests"
+pytest --quiet --numprocesses=auto -p no:cacheprovider --basetemp="$directory/tests"

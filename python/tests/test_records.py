@@ -117,7 +117,7 @@ def test_messages_are_printable_for_any_name(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tameike.codec.zstd", None)
     lane = Lane(tmp_path / "c")
     lane.append(0, entry(b"\xff\x1b[2J", 1, 3), b"abc")
-    lane.append(0, entry(b"\xff", 2, 3), b"abc", codec=1, keep=lambda chunk: chunk[:2])
+    lane.append(0, entry(b"\xff", 2, 3), b"abc", codec=1, encode=lambda chunk: chunk[:2])
     lane.sync()
     lane.put("last", b"")
     with lane.path.open("r+b") as file:
@@ -171,7 +171,7 @@ def test_records_of_another_container_are_ignored(tmp_path: Path) -> None:
 
 def test_an_unknown_codec_is_reported(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
-    lane.put("compressed", b"x" * 100, codec=3, keep=lambda chunk: chunk[:9])
+    lane.put("compressed", b"x" * 100, codec=3, encode=lambda chunk: chunk[:9])
     piece = lane.append(1, b"", b"abc", codec=2)
     lane.append(0, entry(b"pieces", 1, 3, extents=[(0, 3, 0, 0, piece, 0)]), b"")
     lane.finish()

@@ -49,10 +49,10 @@ def test_chunks_are_compressed_individually(tmp_path: Path) -> None:
         "zeros": bytes(2 * CHUNK_SIZE),
     }
     for path, content in files.items():
-        lane.put(path, content, codec=ZSTD, keep=compressed)
-    head = lane.append(1, b"", data, codec=ZSTD, keep=compressed)
+        lane.put(path, content, codec=ZSTD, encode=compressed)
+    head = lane.append(1, b"", data, codec=ZSTD, encode=compressed)
     mixed = rng.randbytes(20_000)
-    other = lane.append(1, b"", bytes(CHUNK_SIZE) + mixed, codec=ZSTD, keep=compressed)
+    other = lane.append(1, b"", bytes(CHUNK_SIZE) + mixed, codec=ZSTD, encode=compressed)
     size = len(data) + CHUNK_SIZE + 15_000
     extents = [(0, len(data), 0, 0, head, 0), (len(data), CHUNK_SIZE + 15_000, 0, 0, other, 5000)]
     lane.append(0, entry(b"pieces", 99, size, extents=extents), b"")
@@ -68,7 +68,7 @@ def test_chunks_are_compressed_individually(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "why"),
+    ("encode", "why"),
     [
         (lambda data: zstd.compress(data + b"x"), "no zstd frame of 4000 bytes"),
         (lambda data: zstd.compress(data[:-1]), "no zstd frame of 4000 bytes"),
@@ -87,10 +87,10 @@ def test_chunks_are_compressed_individually(tmp_path: Path) -> None:
         (lambda data: b"", "no zstd frame of 4000 bytes"),
     ],
 )
-def test_a_chunk_that_is_not_one_frame_of_its_size_is_damaged(tmp_path: Path, keep: object, why: str) -> None:
+def test_a_chunk_that_is_not_one_frame_of_its_size_is_damaged(tmp_path: Path, encode: object, why: str) -> None:
     lane = Lane(tmp_path / "c")
-    lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=keep)
-    lane.put("other", b"abcd" * 1000, codec=ZSTD, keep=compressed)
+    lane.put("file", b"abcd" * 1000, codec=ZSTD, encode=encode)
+    lane.put("other", b"abcd" * 1000, codec=ZSTD, encode=compressed)
     lane.sync()
     lane.put("last", b"")
     container = Container(tmp_path / "c")
@@ -102,7 +102,7 @@ def test_a_chunk_that_is_not_one_frame_of_its_size_is_damaged(tmp_path: Path, ke
 def test_decompression_is_limited_to_the_chunk_size(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     frame = zstd.compress(bytes(1 << 25))
-    lane.put("bomb", b"a" * CHUNK_SIZE, codec=ZSTD, keep=lambda _: frame)
+    lane.put("bomb", b"a" * CHUNK_SIZE, codec=ZSTD, encode=lambda _: frame)
     lane.sync()
     lane.put("last", b"")
     given: list[int] = []
@@ -129,7 +129,7 @@ def test_decompression_is_limited_to_the_chunk_size(tmp_path: Path) -> None:
 
 def test_flipped_bits_of_a_frame_are_reported(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
-    position = lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=compressed)
+    position = lane.put("file", b"abcd" * 1000, codec=ZSTD, encode=compressed)
     lane.sync()
     lane.put("last", b"")
     whole = lane.path.read_bytes()
@@ -140,7 +140,7 @@ def test_flipped_bits_of_a_frame_are_reported(tmp_path: Path) -> None:
         Container(tmp_path / "c").read_bytes("file")
     # An unsynced record with the damage is not valid.
     lane = Lane(tmp_path / "other")
-    lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=compressed)
+    lane.put("file", b"abcd" * 1000, codec=ZSTD, encode=compressed)
     lane.write_at(lane.position(head + 7), b"\0")
     with pytest.warns(DamageWarning, match="file is incomplete"):
         assert not Container(tmp_path / "other").exists("file")
@@ -151,7 +151,7 @@ def test_an_invalid_frame_is_damage_if_it_was_durable(tmp_path: Path, is_durable
     lane = Lane(tmp_path / "c")
     lane.append(0, entry(b"file", 1, 3), b"old")
     lane.sync()
-    lane.append(0, entry(b"file", 2, 400), b"abcd" * 100, codec=ZSTD, keep=lambda data: data[1:])
+    lane.append(0, entry(b"file", 2, 400), b"abcd" * 100, codec=ZSTD, encode=lambda data: data[1:])
     if is_durable:
         lane.sync()
         lane.put("last", b"")
@@ -164,15 +164,15 @@ def test_an_invalid_frame_is_damage_if_it_was_durable(tmp_path: Path, is_durable
 
 def test_chunks_larger_than_their_data_are_damage(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
-    lane.put("file", b"abcd", codec=ZSTD, keep=zstd.compress)
+    lane.put("file", b"abcd", codec=ZSTD, encode=zstd.compress)
     with pytest.warns(DamageWarning, match="its sizes contradict each other"):
         assert not Container(tmp_path / "c").exists("file")
 
 
 def test_a_missing_zstd_module_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane(tmp_path / "c")
-    lane.put("file", b"abcd" * 1000, codec=ZSTD, keep=compressed)
-    lane.put("tiny", b"abcd", codec=ZSTD, keep=compressed)
+    lane.put("file", b"abcd" * 1000, codec=ZSTD, encode=compressed)
+    lane.put("tiny", b"abcd", codec=ZSTD, encode=compressed)
     monkeypatch.setattr("tameike.codec.zstd", None)
     container = Container(tmp_path / "c")
     assert container.damage == [] and container.read_bytes("tiny") == b"abcd"

@@ -74,7 +74,10 @@ fn ci_steps(locked: &[&str], times: &mut Vec<(&'static str, Duration)>) -> Resul
     step("clippy", &|| cargo(&clippy, "correct what clippy reports above"))?;
     let build = [&["test", "--workspace", "--no-run"], locked].concat();
     step("build of the tests", &|| cargo(&build, "correct the errors above"))?;
-    let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
+    // Some tests wait most of their time: one thread more than processors keeps these busy.
+    let threads = std::thread::available_parallelism().map_or(2, |count| count.get() + 1);
+    let threads = format!("--test-threads={threads}");
+    let test = [&["test", "--workspace", "--no-fail-fast"], locked, &["--", &threads]].concat();
     step("tests", &|| cargo(&test, "correct what failed above"))?;
     // The tests have built the program next to this one. Building its package alone would enable other features and rebuild all crates.
     let own =

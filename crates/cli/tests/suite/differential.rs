@@ -35,7 +35,7 @@ fn compare(view: &str, reference: &str, found: &str) {
 
 /// Runs the same programs on a local file system in memory and on the views of a job.
 fn run(options: &[&str]) {
-    let (first, count) = if is_soak() { (seed() % 1_000_000, 1000) } else { (0, 20) };
+    let (first, count) = if is_soak() { (seed() % 1_000_000, 1000) } else { (0, 12) };
     let site = Site::new();
     let local = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let (program, seeds) = (helper("differential.py"), format!("{first} {count} {STEPS}"));

@@ -7,12 +7,12 @@ use std::fs;
 /// Operations of one round on a view; 50,000 in a long test. fsx keeps its read mappings, and the kernel allows a process
 /// 65,530 mappings, so many operations need many runs.
 fn small_operations() -> u64 {
-    if is_soak() { 45_000 } else { 15_000 }
+    if is_soak() { 45_000 } else { 6_000 }
 }
 
 /// The same in the larger file.
 fn large_operations() -> u64 {
-    if is_soak() { 5_000 } else { 2_000 }
+    if is_soak() { 5_000 } else { 1_000 }
 }
 
 /// The prelude of scripts: `fsx CONFIG ARGUMENT...` runs fsx and prints only failures.
@@ -95,7 +95,7 @@ fn random_operations_through_the_ring_read_what_was_written() {
 /// S2a.
 #[test]
 fn a_node_reads_the_results_of_the_other() {
-    let (turns, operations) = if is_soak() { (40, 5_000) } else { (6, 1_000) };
+    let (turns, operations) = if is_soak() { (40, 5_000) } else { (4, 1_000) };
     run(
         &Site::new(),
         seed(),

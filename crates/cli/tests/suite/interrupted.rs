@@ -43,7 +43,7 @@ fn check_recovery(site: &Site, job: &Job) {
     assert!(line("closed").contains("synced"), "{messages}");
     let size = fs::metadata(site.shared().join("open")).expect("there").len();
     let text = format!(
-        "INTERRUPTED: a program had it open for writing when it was interrupted; the first {size} bytes"
+        "INTERRUPTED: a program had it open for writing when its node or the job failed; the first {size} bytes"
     );
     assert!(line("open").contains(&text), "{messages}");
     assert!(!messages.contains("drain complete"), "{messages}");

@@ -156,7 +156,7 @@ fn locks_of_a_killed_agent_are_released() {
 /// Two nodes write to one database, with the rollback journal that SQLite uses by default.
 #[test]
 fn a_database_is_written_on_two_nodes() {
-    let transactions = if is_soak() { 2000 } else { 200 };
+    let transactions = if is_soak() { 2000 } else { 80 };
     let all = 4 * transactions;
     run(&format!(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do

@@ -8,18 +8,20 @@ use std::process::Command;
 
 /// Few enough for a test; some of their files exceed `--aggregate-max`, most do not.
 const TILES: u32 = 9;
+/// Without `--aggregate-max`, sizes do not matter.
+const FEW_TILES: u32 = 4;
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workflow");
 
 /// Creates the tiles in `input` of a directory, and from them the mosaic in `output`, with intermediate files in `work`.
-fn script(dir: &str) -> String {
+fn script(dir: &str, tiles: u32) -> String {
     format!(
-        "export PYTHONDONTWRITEBYTECODE=1; umask 022; {EXAMPLE}/prepare.py {dir} --tiles {TILES}
+        "export PYTHONDONTWRITEBYTECODE=1; umask 022; {EXAMPLE}/prepare.py {dir} --tiles {tiles}
          TAMEIKE_CACHE={dir} TAMEIKE_SHARED={dir}/work {EXAMPLE}/mosaic.py"
     )
 }
 
-fn made_directly(site: &Site) {
-    let script = script(&site.plain().display().to_string());
+fn made_directly(site: &Site, tiles: u32) {
+    let script = script(&site.plain().display().to_string(), tiles);
     let text = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
     assert_contains(&text, &["nothing failed or missing"]);
 }
@@ -47,14 +49,14 @@ fn extracted(container: &Path, into: &Path) {
 fn a_mosaic_without_agents_is_the_same() {
     preload::install();
     let site = Site::new();
-    made_directly(&site);
+    made_directly(&site, FEW_TILES);
     let container = site.shared().join("container");
     let run = |words: &[&str]| {
         let mut command = Command::new(binary());
         command.arg("run").arg("--aggregate-only").arg(&container).arg("--spool").arg(site.base());
         succeed(command.arg("--").args(words))
     };
-    let text = run(&["sh", "-euc", &script(&container.display().to_string())]);
+    let text = run(&["sh", "-euc", &script(&container.display().to_string(), FEW_TILES)]);
     assert_contains(&text, &["nothing failed or missing"]);
     assert!(fs::read_dir(site.base()).expect("a directory").next().is_none(), "the spool is left");
     let made = site.disk().join("made");
@@ -73,9 +75,9 @@ fn a_mosaic_without_agents_is_the_same() {
 #[test]
 fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
     let site = Site::new();
-    made_directly(&site);
+    made_directly(&site, TILES);
     let options = ["--aggregate", "--verify"];
-    let text = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
+    let text = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE", TILES)));
     assert_contains(&text, &["on 2 nodes", "nothing failed or missing"]);
     site.assert_clean();
     let container = site.shared().join(".tameike-packed");

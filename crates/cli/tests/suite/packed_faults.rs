@@ -331,7 +331,7 @@ fn kill_packer(site: &Site, job: &Job, script: &str, wait: impl FnOnce()) -> Str
 #[test]
 fn the_rename_of_a_directory_with_packed_files_is_atomic() {
     let mut random = Random::new(seed());
-    for round in 0..if is_soak() { 30 } else { 5 } {
+    for round in 0..if is_soak() { 30 } else { 2 } {
         let (site, job) = new_job(&format!("moves-{round}"));
         let ready = site.plain().join("ready");
         let script = format!(
@@ -387,7 +387,7 @@ fn large_files_are_promoted_to_another_file_system() {
 fn promoted_files_exist_once_whenever_the_packer_crashes() {
     const LARGE: usize = 24;
     let mut random = Random::new(seed());
-    for round in 0..if is_soak() { 20 } else { 4 } {
+    for round in 0..if is_soak() { 20 } else { 3 } {
         let (site, job) = new_job(&format!("out-{round}"));
         let sums = site.plain().join("sums");
         let script = format!(

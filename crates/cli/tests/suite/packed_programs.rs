@@ -151,7 +151,7 @@ fn programs_of_mpi_in_c_and_fortran() {
 #[test]
 fn an_archive_of_many_files() {
     let site = Site::new();
-    let hundreds: u32 = if is_soak() { 200 } else { 40 };
+    let hundreds: u32 = if is_soak() { 200 } else { 12 };
     let files = hundreds as usize * 100;
     plainly(&site, &programs::make_archive(hundreds));
     let archive = site.plain().join("all.tar");

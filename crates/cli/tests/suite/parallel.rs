@@ -30,7 +30,7 @@ fn run(script: &str) {
 /// merges and retries.
 #[test]
 fn two_nodes_push_to_one_repository() {
-    let commits = if is_soak() { 60 } else { 5 };
+    let commits = if is_soak() { 60 } else { 3 };
     run(&format!(
         r#"
         export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
@@ -78,7 +78,7 @@ END
 /// HDF5 locks a file while it is open: one writer, or many readers.
 #[test]
 fn hdf5_files_are_shared_with_its_locks_on() {
-    let times = if is_soak() { 100 } else { 5 };
+    let times = if is_soak() { 100 } else { 3 };
     run(&format!(
         r#"
         export HDF5_USE_FILE_LOCKING=TRUE
@@ -105,7 +105,7 @@ fn hdf5_files_are_shared_with_its_locks_on() {
 /// those of other ranks; with both MPI-IO implementations of Open MPI.
 #[test]
 fn mpi_ranks_write_interleaved_records_into_one_file() {
-    let rounds = if is_soak() { 400 } else { 12 };
+    let rounds = if is_soak() { 400 } else { 6 };
     run(&format!(
         r#"
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

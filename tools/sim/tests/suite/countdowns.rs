@@ -7,7 +7,7 @@ use tameike_sim::walk::{Number, Stride, Workload, count, numbers, walk};
 use tameike_sim::world::Canary;
 
 /// The test runs one of this many countdowns; `tameike-sim countdowns` runs all.
-const STRIDE: usize = 80;
+const STRIDE: usize = 150;
 
 fn chosen(stride: Stride) -> Vec<Number> {
     let all = Workload::ALL.map(|workload| (workload, count(workload).expect("it passes without faults")));

@@ -9,7 +9,7 @@ use tameike_sim::trace::traced;
 use tameike_sim::world::{Canary, Counts, Tally};
 
 /// Seeds of `make test`.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 250;
 /// Seeds within which each injected bug is detected.
 const CANARY_SEEDS: u64 = 1000;
 /// Seeds that run twice.

@@ -60,6 +60,7 @@ PYTHON
 /// Processes of Python that share the work, and the output of each.
 pub const PROCESSES: &str = r#"umask 022; cat > many.py <<'PYTHON'
 import multiprocessing, os, tempfile
+FILES = 240
 def write(number):
     os.makedirs(f"out/{number % 7}", exist_ok=True)
     with open(f"out/{number % 7}/{number}", "w") as file:
@@ -76,10 +77,10 @@ def read(number):
 if __name__ == "__main__":
     for start in ("fork", "spawn"):
         with multiprocessing.get_context(start).Pool(6) as pool:
-            sizes = pool.map(write, range(600))
-            assert sizes == [len(str(number)) * (number % 50) for number in range(600)]
-            assert sum(pool.map(read, range(0, 600, 9))) > 67 * 85
-    assert len(os.listdir("out")) == 607
+            sizes = pool.map(write, range(FILES))
+            assert sizes == [len(str(number)) * (number % 50) for number in range(FILES)]
+            assert sum(pool.map(read, range(0, FILES, 9))) > FILES // 9 * (FILES // 7 - 1)
+    assert len(os.listdir("out")) == FILES + 7
     os.rename("out", "moved")
     assert open("moved/3/10").read() == "10" * 10
 PYTHON
