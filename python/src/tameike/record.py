@@ -6,11 +6,11 @@
 |      | u16    | u8   | u8   | u64        | u32       | u32   | u64        | u64        |
 +------+--------+------+------+------------+-----------+-------+------------+------------+
 40          44         48       52         56         60       64
-+-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
-| entry     | chunks   | data   | stored   | unsynced | crc32c | entry | chunks         | data | zeros   |
-| size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | as   | to a    |
++-----------+----------+--------+----------+----------+--------+-------+----------------+--------+---------+
+| entry     | chunks   | data   | stored   | unsynced | crc32c | entry | chunks         | data   | zeros   |
+| size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | as     | to a    |
 |           |          | u32    |          |          |        |       | u32, u32       | stored | multiple|
-+-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
++-----------+----------+--------+----------+----------+--------+-------+----------------+--------+---------+
 
 A lane is a sequence of incarnations, each of one writer. The upper half of "sequence" is the incarnation, the lower one
 counts its records.

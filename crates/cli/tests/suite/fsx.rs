@@ -4,7 +4,7 @@ use crate::support::jobs::seed;
 use crate::support::{Run, Site, is_soak, out, preload, shown};
 use std::fs;
 
-/// Operations of one round on a view; 50,000 in a long test. fsx keeps its read mappings, and the kernel allows a process
+/// Operations of one round on a view. fsx keeps its read mappings, and the kernel allows a process
 /// 65,530 mappings, so many operations need many runs.
 fn small_operations() -> u64 {
     if is_soak() { 45_000 } else { 6_000 }

@@ -67,7 +67,7 @@ fn files_being_written_when_the_job_was_killed_are_reported() {
 
 /// S45c.
 #[test]
-fn closed_or_unlocked_files_are_not_reported_as_cut_off() {
+fn closed_or_unlocked_files_are_not_reported_as_interrupted() {
     for (name, ends) in [
         ("closed", "os.ftruncate(file.fileno(), 7); file.close()"),
         ("unlocked", "lock = __import__('fcntl').lockf; lock(file, 2); file.write(b'more'); lock(file, 8)"),

@@ -109,7 +109,7 @@ impl State {
     /// As [`Self::resolve_known`]; if the path is missing, refreshes the container and retries.
     pub fn resolve_or_refresh(&mut self, path: &[u8], follows_last: bool) -> Result<Resolved> {
         match self.resolve_known(path, follows_last)? {
-            Resolved { draft: None, entry: None, .. } if self.refresh()? => {
+            Resolved { draft: None, entry: None, .. } if self.refresh_if_automatic()? => {
                 self.resolve_known(path, follows_last)
             }
             resolved => Ok(resolved),

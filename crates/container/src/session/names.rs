@@ -36,7 +36,7 @@ impl Session {
     /// `ENOENT` if the path does not exist, `ENOTDIR` if it is no directory.
     pub fn read_dir(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
         let mut state = self.state.lock();
-        state.refresh()?;
+        state.refresh_if_automatic()?;
         if !path.is_empty() && state.find(path)?.node.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }

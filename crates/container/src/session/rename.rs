@@ -26,7 +26,7 @@ impl Session {
             if is_below(from, to) {
                 return Err(Errno::EINVAL.into());
             }
-            state.refresh()?;
+            state.refresh_if_automatic()?;
         }
         state.check_replaceable(to, is_dir)?;
         self.begin(&mut state)?;

@@ -70,7 +70,7 @@ impl State {
     }
 
     /// Reads what other processes have added, unless only [`Session::refresh`](super::Session::refresh) may. Returns true if it did.
-    pub fn refresh(&mut self) -> Result<bool> {
+    pub fn refresh_if_automatic(&mut self) -> Result<bool> {
         match self.refresh {
             Refresh::Automatic => {
                 // Other processes may have removed some.
@@ -84,7 +84,7 @@ impl State {
     /// The entry of a path that is not open for writing; refreshes the container if it is missing.
     pub fn find(&mut self, path: &[u8]) -> Result<Existing> {
         let found = match self.container.find(path)? {
-            None if self.refresh()? => self.container.find(path)?,
+            None if self.refresh_if_automatic()? => self.container.find(path)?,
             found => found,
         };
         let found = found.and_then(|entry| Some(Existing { node: entry.node?, entry }));

@@ -163,7 +163,7 @@ fn a_file_with_external_content_has_name_and_attributes_of_a_packed_one() {
     assert_eq!((stat.inode, stat.size, stat.mode), (number, LARGE, 0o604));
     assert_eq!((stat.mtime, stat.atime.seconds), (Timestamp { seconds: 77, nanoseconds: 5 }, 99));
     bed.one.sync_dir(b"").expect("synced");
-    assert_eq!(bed.external().len(), 1, "what was replaced is gone");
+    assert_eq!(bed.external().len(), 1, "the replaced external file is removed");
     let open = bed.other.open(b"second", Access::Write).expect("open");
     bed.one.unlink(b"second").expect("removed");
     open.write_at(&[9], 0).expect("written");

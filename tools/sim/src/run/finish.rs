@@ -80,7 +80,7 @@ impl Run {
                 self.restart(mode).await?;
             }
             let receipt = self.drain_agents(true).await?;
-            // The caller checks the files that are interrupted.
+            // The caller checks the interrupted files.
             if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }
