@@ -3,6 +3,7 @@
 use crate::errno::Fault;
 use crate::ids::{Generation, InodeId, UnitId};
 use crate::wire::lock::LockOwner;
+use crate::wire::region::{Arrival, Release};
 use serde::{Deserialize, Serialize};
 
 /// A request to the views of a node.
@@ -51,6 +52,13 @@ pub enum ClientRequest {
         /// Generation of the file.
         generation: Generation,
     },
+    /// Processes of a child in the barrier tree have arrived. The reply is the release, or `Redirected`.
+    Arrive(Arrival),
+    /// A process of the region has ended or detached, or a node with such processes has failed: barriers fail.
+    RegionBroken {
+        /// The region.
+        region: InodeId,
+    },
 }
 
 impl ClientRequest {
@@ -59,7 +67,7 @@ impl ClientRequest {
         match self {
             // The effect of a repeated `Revoke` or `Moved` is the same.
             Self::Revoke { .. } | Self::Moved { .. } | Self::LockWaits { .. } | Self::ReadHeld { .. } => true,
-            Self::Removing { .. } | Self::Kept { .. } => false,
+            Self::Removing { .. } | Self::Kept { .. } | Self::Arrive(_) | Self::RegionBroken { .. } => false,
         }
     }
 }
@@ -80,4 +88,10 @@ pub enum ClientReply {
     NotHeld,
     /// The node may have the bytes, but is busy with other peer reads.
     Busy,
+    /// The end of a barrier.
+    Released(Release),
+    /// The node has another version of the members: the sender must send its arrival to the coordinator.
+    Redirected,
+    /// The barrier failed.
+    Failed(Fault),
 }

@@ -15,6 +15,7 @@ pub mod lock;
 pub mod measure;
 pub mod meta;
 pub mod pack;
+pub mod region;
 pub mod space;
 pub mod unit;
 
@@ -44,6 +45,8 @@ pub enum Request {
     Lock(lock::LockRequest),
     /// To the packer.
     Pack(pack::PackRequest),
+    /// To the coordinator of a region.
+    Region(region::RegionRequest),
 }
 
 impl Request {
@@ -81,6 +84,8 @@ impl Request {
                 | Unit::Locations { .. }
                 | Unit::Load { .. } => true,
                 Unit::Write { .. }
+                | Unit::Patch { .. }
+                | Unit::FetchAdd { .. }
                 | Unit::WaitForSpace { .. }
                 | Unit::Space { .. }
                 | Unit::Sync { .. }
@@ -110,6 +115,7 @@ impl Request {
             Self::Admin(request) => request.is_read_only(),
             Self::Client(request) => request.is_read_only(),
             Self::Pack(request) => request.is_read_only(),
+            Self::Region(request) => request.is_read_only(),
             Self::Lock(request) => match request {
                 Lock::Test { .. } | Lock::Blockers { .. } => true,
                 Lock::Lock { .. } | Lock::Unlock { .. } | Lock::EndWait { .. } | Lock::Withdraw { .. } => {
@@ -127,7 +133,7 @@ impl Request {
             Self::Admin(request) => {
                 matches!(request, admin::AdminRequest::Exchange(exchange) if exchange.expects_payload())
             }
-            Self::Meta(_) | Self::Cache(_) | Self::Lock(_) | Self::Pack(_) => false,
+            Self::Meta(_) | Self::Cache(_) | Self::Lock(_) | Self::Pack(_) | Self::Region(_) => false,
         }
     }
 }
@@ -151,4 +157,6 @@ pub enum Reply {
     Lock(lock::LockReply),
     /// From the packer.
     Pack(pack::PackReply),
+    /// From the coordinator of a region.
+    Region(region::RegionReply),
 }

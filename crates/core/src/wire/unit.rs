@@ -202,6 +202,22 @@ pub enum UnitRequest {
         /// Generation of the content.
         generation: Generation,
     },
+    /// Changes single bytes of a region's units on this node: the payload is a [`crate::patch`]. All changes of a unit
+    /// take effect together.
+    Patch {
+        /// The file.
+        inode: InodeId,
+    },
+    /// Adds to the little-endian 64-bit number at a byte of a unit, atomically with respect to other such requests and to
+    /// [`UnitRequest::Patch`]. The reply is the number before.
+    FetchAdd {
+        /// The unit.
+        unit: UnitId,
+        /// Offset in the unit; a multiple of 8.
+        offset: u32,
+        /// The addend; the sum wraps.
+        addend: u64,
+    },
 }
 
 /// Number of waits for space after which a write fails with `ENOSPC`. Other writers may take freed space.
@@ -322,4 +338,6 @@ pub enum UnitReply {
         /// Bytes for which it has no space.
         left_out: u64,
     },
+    /// Reply to [`UnitRequest::FetchAdd`].
+    Previous(u64),
 }

@@ -1,0 +1,142 @@
+//! Messages about shared memory regions: to the coordinator, which is the home of the region's inode, and between the
+//! nodes of its barrier tree.
+//!
+//! Pages are blocks of [`crate::limits::BLOCK_SIZE`] bytes, numbered from the start of the file. Lists of pages may
+//! contain more pages than were changed, never fewer.
+
+use crate::ids::{InodeId, NodeId};
+use crate::ranges::RangeSet;
+use serde::{Deserialize, Serialize};
+
+/// Largest number of children of a node in a barrier tree.
+pub const BARRIER_CHILDREN: usize = 8;
+/// Largest number of page ranges in one message; lists with more are coarsened.
+pub const PAGE_RANGES_MAX: usize = 1 << 13;
+
+/// Pages that the processes of one node have changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeChanges {
+    /// The node.
+    pub node: NodeId,
+    /// The pages.
+    pub pages: RangeSet,
+}
+
+/// Changes since a sequence number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Changes {
+    /// Any page may have changed: the coordinator does not know the changes since then.
+    Any,
+    /// These pages; a node may have several entries.
+    Pages(Vec<NodeChanges>),
+}
+
+/// The nodes with attached processes, as numbered by the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// Rises with each change of the set.
+    pub version: u64,
+    /// Numbers of the nodes.
+    pub nodes: RangeSet,
+}
+
+/// Processes of one or more nodes that have arrived at a barrier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// The region.
+    pub region: InodeId,
+    /// The coordinator's number of this barrier: that of the last release the sender received.
+    pub barrier: u64,
+    /// Number of processes.
+    pub processes: u32,
+    /// Pages that they changed since the last barrier, already stored at the units' homes, without those of
+    /// [`RegionRequest::Publish`].
+    pub changes: Vec<NodeChanges>,
+    /// Version of [`Members`] by which the sender chose the receiver.
+    pub version: u64,
+}
+
+/// The end of a barrier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// Number of the next barrier.
+    pub barrier: u64,
+    /// Sequence number up to which `changes` are complete.
+    pub sequence: u64,
+    /// Changes of all nodes since the previous barrier.
+    pub changes: Changes,
+    /// The nodes that take part.
+    pub members: Members,
+}
+
+/// A request to the coordinator of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RegionRequest {
+    /// A process of the sender attaches.
+    Attach {
+        /// The region.
+        region: InodeId,
+        /// Number of processes that take part in barriers; the same for all of them.
+        processes: u32,
+    },
+    /// A process of the sender detaches.
+    Detach {
+        /// The region.
+        region: InodeId,
+        /// Whether it ended without detaching.
+        failed: bool,
+    },
+    /// The sender has stored changes at the units' homes.
+    Publish {
+        /// The region.
+        region: InodeId,
+        /// The changed pages.
+        pages: RangeSet,
+    },
+    /// Requests the changes after a sequence number.
+    Changes {
+        /// The region.
+        region: InodeId,
+        /// The sequence number.
+        after: u64,
+    },
+    /// Processes have arrived at a barrier. The reply is the release.
+    Arrive(Arrival),
+}
+
+impl RegionRequest {
+    /// As [`super::Request::is_read_only`].
+    pub(super) fn is_read_only(&self) -> bool {
+        match self {
+            Self::Changes { .. } => true,
+            Self::Attach { .. } | Self::Detach { .. } | Self::Publish { .. } | Self::Arrive(_) => false,
+        }
+    }
+}
+
+/// The reply to a [`RegionRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RegionReply {
+    /// Done.
+    Done,
+    /// Reply to [`RegionRequest::Attach`].
+    Attached {
+        /// Number of the next barrier.
+        barrier: u64,
+        /// Sequence number of the last change.
+        sequence: u64,
+        /// The nodes that take part.
+        members: Members,
+    },
+    /// Reply to [`RegionRequest::Publish`]: the sequence number of the change.
+    Published(u64),
+    /// Reply to [`RegionRequest::Changes`].
+    Changes {
+        /// Sequence number up to which `changes` are complete.
+        sequence: u64,
+        /// The changes of all nodes.
+        changes: Changes,
+    },
+    /// Reply to [`RegionRequest::Arrive`].
+    Released(Release),
+}
