@@ -13,7 +13,7 @@ use std::process::Command;
 mod tests;
 
 /// The crates in dependency order, each with its direct dependencies. Indirect dependencies are allowed, too.
-pub const EDGES: [(&str, &[&str]); 21] = [
+pub const EDGES: [(&str, &[&str]); 22] = [
     ("tameike-core", &[]),
     ("tameike-io", &["tameike-core"]),
     ("tameike-fabric", &["tameike-io"]),
@@ -25,10 +25,11 @@ pub const EDGES: [(&str, &[&str]); 21] = [
     ("tameike-packer", &["tameike-container", "tameike-fabric"]),
     ("tameike-spool", &["tameike-container"]),
     ("tameike-server", &["tameike-store", "tameike-fabric"]),
-    ("tameike-client", &["tameike-fabric"]),
+    ("tameike-dsm", &["tameike-io"]),
+    ("tameike-client", &["tameike-fabric", "tameike-dsm"]),
     ("tameike-ring", &["tameike-io"]),
     ("tameike-preload", &["tameike-ring", "tameike-interpose"]),
-    ("tameike-capi", &["tameike-ring", "tameike-container"]),
+    ("tameike-capi", &["tameike-ring", "tameike-container", "tameike-dsm"]),
     (
         "tameike-agent",
         &["tameike-server", "tameike-client", "tameike-ring", "tameike-fuse", "tameike-packer"],

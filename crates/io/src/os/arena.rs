@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::mm::{Advice, ProtFlags, madvise};
 use std::io::{Error, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `fstatfs` type of memory in ordinary pages. Huge pages can run out at the first access.
@@ -93,6 +93,35 @@ impl Arena {
         let into = self.0.address(offset, from.len());
         // SAFETY: the target is mapped, cannot overlap private memory, and no reference to it exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
+    }
+
+    /// Reads `size` bytes at `from` of a file to `offset` in the arena. Bytes after the end of the file are left as they are.
+    /// Async-signal-safe.
+    pub fn read_from(
+        &self,
+        offset: usize,
+        file: BorrowedFd<'_>,
+        from: u64,
+        size: usize,
+    ) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < size {
+            let into = self.0.address(offset + done, size - done);
+            let at = (from + done as u64).cast_signed();
+            // SAFETY: the target is mapped, and no reference to it exists.
+            let count = unsafe { libc::pread(file.as_raw_fd(), into.cast(), size - done, at) };
+            match count {
+                0 => break,
+                count if count > 0 => done += count.unsigned_abs(),
+                _ => {
+                    let error = Error::last_os_error();
+                    if error.kind() != ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Allocates the pages of these bytes, which must start at a page. So a lack of memory is an error here instead of a signal

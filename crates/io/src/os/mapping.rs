@@ -1,6 +1,8 @@
 //! Memory mappings, unmapped on drop.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
+};
 use std::ffi::c_void;
 use std::io::Error;
 use std::os::fd::AsFd;
@@ -20,7 +22,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `size` bytes of `memory`, which other processes may share.
-    pub(crate) fn shared(memory: impl AsFd, size: usize, protection: ProtFlags) -> std::io::Result<Self> {
+    pub fn shared(memory: impl AsFd, size: usize, protection: ProtFlags) -> std::io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { mmap(null_mut(), size, protection, MapFlags::SHARED, memory, 0)? };
         Self::at(start, size)
@@ -45,8 +47,25 @@ impl Mapping {
         self.start.cast()
     }
 
-    pub(super) fn size(&self) -> usize {
+    /// Size in bytes.
+    pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// Changes the protection of pages. The caller's program must expect it.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the process would have too many mappings (`vm.max_map_count`).
+    pub fn protect(&self, offset: usize, size: usize, protection: MprotectFlags) -> std::io::Result<()> {
+        let address = self.address(offset, size);
+        // SAFETY: the range is mapped here; this crate holds no reference to its bytes.
+        Ok(unsafe { mprotect(address.cast(), size, protection)? })
+    }
+
+    /// Excludes the mapping from children of fork(2), which would share the memory without its page faults.
+    pub fn keep_from_children(&self) -> std::io::Result<()> {
+        // SAFETY: the range is mapped here, and the advice changes no byte of it.
+        Ok(unsafe { madvise(self.start.as_ptr(), self.size, Advice::LinuxDontFork)? })
     }
 
     /// The address of `size` bytes at `offset`.

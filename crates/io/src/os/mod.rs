@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod descriptor;
+pub mod fault_signal;
 pub mod forked;
 pub mod inline_blocking;
 pub mod lease;
@@ -24,3 +25,4 @@ pub mod signal;
 pub mod simulated;
 pub mod socket;
 pub mod system;
+pub mod userfault;

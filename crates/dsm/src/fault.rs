@@ -1,0 +1,272 @@
+//! Page faults of one process on a region.
+//!
+//! Two mechanisms report them: userfaultfd, with which the processes of a node share one memory, and `mprotect`, with memory of the
+//! process alone. [`MappedRegion::serve`] is the same for both: it brings the page into a state that allows the access.
+
+use crate::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
+use crate::memory::RegionMemory;
+use rustix::mm::{MprotectFlags, ProtFlags};
+use rustix::thread::sched_yield;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use tameike_io::os::fault_signal::{FaultHandler, PageFault};
+use tameike_io::os::mapping::Mapping;
+use tameike_io::os::userfault::Userfault;
+
+/// Largest number of pages that one fault makes writable, if writes are sequential.
+const WRITE_AHEAD_MAX: u32 = 64;
+/// Largest number of faults in a row that need no change: the access fails for another reason.
+const IDLE_FAULTS_MAX: u32 = 100_000;
+
+/// The agent of the node, as a process sees it.
+pub trait PageSource: Send + Sync {
+    /// Has the agent fetch an absent page, and pages after it that are likely to be used next. Returns the number of pages
+    /// from this one on that are no longer absent. Called in a signal handler: must be async-signal-safe.
+    ///
+    /// # Errors
+    /// The errno of the fetch.
+    fn fetch(&self, page: u32, write: bool) -> Result<u32, i32>;
+}
+
+/// How faults are reported, and access is allowed.
+#[derive(Debug)]
+pub enum Mechanism {
+    /// By userfaultfd.
+    Userfault(Userfault),
+    /// By the protection of pages.
+    Protection(Protections),
+}
+
+/// Protections of the pages of a mapping.
+#[derive(Debug)]
+pub struct Protections {
+    /// By page: 0 for no access, 1 for reads, 2 for writes.
+    pages: Box<[AtomicU8]>,
+}
+
+const NO_ACCESS: u8 = 0;
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+
+/// A region in the address space of a process.
+pub struct MappedRegion {
+    memory: RegionMemory,
+    mapping: Mapping,
+    mechanism: Mechanism,
+    source: Box<dyn PageSource>,
+    /// The agent's number of this process.
+    owner: u16,
+    /// The page after the last one that a write fault has opened, and how many it opened.
+    next_write: AtomicU32,
+    ahead: AtomicU32,
+    idle_faults: AtomicU32,
+}
+
+/// Maps the data of a region, without access to any page, and chooses the mechanism for its faults: userfaultfd unless `protections`
+/// is true.
+///
+/// # Errors
+/// Those of mmap(2); those of [`Userfault::register`].
+pub fn map(memory: &RegionMemory, protections: bool) -> std::io::Result<(Mapping, Mechanism)> {
+    let size = memory.pages() as usize * PAGE_SIZE;
+    let access = if protections { ProtFlags::empty() } else { ProtFlags::READ | ProtFlags::WRITE };
+    let mapping = Mapping::shared(memory.data(), size, access)?;
+    mapping.keep_from_children()?;
+    if protections {
+        let pages = (0..memory.pages()).map(|_| AtomicU8::new(NO_ACCESS)).collect();
+        return Ok((mapping, Mechanism::Protection(Protections { pages })));
+    }
+    let userfault = Userfault::register(&mapping)?;
+    Ok((mapping, Mechanism::Userfault(userfault)))
+}
+
+/// Returns true if this kernel reports faults of shared memory by userfaultfd.
+pub fn has_userfault() -> bool {
+    RegionMemory::create(1).and_then(|memory| map(&memory, false)).is_ok()
+}
+
+impl MappedRegion {
+    /// A region of this process. `owner` is the number that the agent has given it.
+    pub fn new(
+        memory: RegionMemory,
+        (mapping, mechanism): (Mapping, Mechanism),
+        source: Box<dyn PageSource>,
+        owner: u16,
+    ) -> Self {
+        let (next_write, ahead, idle_faults) = Default::default();
+        Self { memory, mapping, mechanism, source, owner, next_write, ahead, idle_faults }
+    }
+
+    /// The memory of the node.
+    pub fn memory(&self) -> &RegionMemory {
+        &self.memory
+    }
+
+    /// Addresses of the region.
+    pub fn addresses(&self) -> Range<usize> {
+        let start = self.mapping.start().as_ptr() as usize;
+        start..start + self.mapping.size()
+    }
+
+    /// Brings pages into a state that allows reads, or writes, so that system calls can access them.
+    ///
+    /// # Errors
+    /// The errno of a fetch; `EIO` if the access cannot be allowed.
+    pub fn touch(&self, pages: Range<u32>, write: bool) -> Result<(), i32> {
+        for page in pages {
+            let is_ready = |state| state == PageState::Written || (state == PageState::Valid && !write);
+            while !is_ready(self.memory.control.load(page).state()) {
+                self.step(page, write)?;
+            }
+            self.allow(page..page + 1, write)?;
+        }
+        Ok(())
+    }
+
+    /// Adapts the protections of this process to the states of pages, after a call that has dropped pages. With userfaultfd, the agent
+    /// has done that.
+    ///
+    /// # Errors
+    /// `EIO` if a protection cannot be changed.
+    pub fn adapt_protections(&self) -> Result<(), i32> {
+        let Mechanism::Protection(protections) = &self.mechanism else { return Ok(()) };
+        for (page, protection) in protections.pages.iter().enumerate() {
+            let page = page as u32;
+            if protection.load(Ordering::Acquire) == NO_ACCESS {
+                continue;
+            }
+            if self.memory.control.load(page).state() == PageState::Absent {
+                self.protect(protections, page..page + 1, NO_ACCESS).map_err(|_| libc_eio())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of a page towards an access. Returns true if the access is allowed now, false to look at the page again.
+    fn step(&self, page: u32, write: bool) -> Result<bool, i32> {
+        let control = &self.memory.control;
+        let word = control.load(page);
+        match word.state() {
+            PageState::Absent => {
+                control.count(Counter::ReadFaults, 1);
+                let count = self.source.fetch(page, write)?.clamp(1, control.pages() - page);
+                if write {
+                    return Ok(false);
+                }
+                self.allow(control.run(page..page + count, PageState::Valid), false)?;
+                Ok(true)
+            }
+            PageState::Valid if !write => {
+                self.allow(page..page + 1, false)?;
+                self.idle()
+            }
+            PageState::Valid => {
+                control.count(Counter::WriteFaults, 1);
+                self.begin_writes(page)
+            }
+            PageState::Claimed => {
+                sched_yield();
+                Ok(false)
+            }
+            PageState::Written => {
+                let end = (page / UNIT_PAGES + 1).saturating_mul(UNIT_PAGES).min(control.pages());
+                self.allow(control.run(page..end, PageState::Written), true)?;
+                self.idle()
+            }
+        }
+    }
+
+    /// Another thread may have served the fault; but not forever.
+    fn idle(&self) -> Result<bool, i32> {
+        let count = self.idle_faults.fetch_add(1, Ordering::Relaxed);
+        if count > IDLE_FAULTS_MAX { Err(libc_eio()) } else { Ok(true) }
+    }
+
+    /// Makes twins of a page and, if writes are sequential, of pages after it, and allows writes to them. Returns false if another
+    /// thread changed the page first.
+    fn begin_writes(&self, page: u32) -> Result<bool, i32> {
+        let control = &self.memory.control;
+        let is_sequential = self.next_write.load(Ordering::Relaxed) == page && page > 0;
+        let ahead =
+            if is_sequential { self.ahead.load(Ordering::Relaxed).clamp(1, WRITE_AHEAD_MAX) } else { 1 };
+        let unit = page / UNIT_PAGES;
+        let end = control.pages_of(unit).end.min(page.saturating_add(ahead));
+        let claim = |page: &u32| {
+            let word = control.load(*page);
+            let claimed = word.with(PageState::Claimed, self.owner);
+            word.state() == PageState::Valid && control.replace(*page, word, claimed)
+        };
+        let claimed = page..page + (page..end).take_while(claim).count() as u32;
+        if claimed.is_empty() {
+            return Ok(false);
+        }
+        let made = self.memory.make_twins(claimed.clone());
+        control.note_written(unit);
+        let state = if made.is_ok() { PageState::Written } else { PageState::Valid };
+        for page in claimed.clone() {
+            control.store(page, control.load(page).with(state, 0));
+        }
+        made.map_err(|error| error.raw_os_error().unwrap_or_else(libc_eio))?;
+        self.next_write.store(claimed.end, Ordering::Relaxed);
+        self.ahead.store(ahead * 2, Ordering::Relaxed);
+        self.idle_faults.store(0, Ordering::Relaxed);
+        self.allow(claimed, true)?;
+        Ok(true)
+    }
+
+    /// Allows access to pages that are in a state for it.
+    fn allow(&self, pages: Range<u32>, write: bool) -> Result<(), i32> {
+        let allowed = match &self.mechanism {
+            Mechanism::Userfault(userfault) if write => {
+                let size = PAGE_SIZE as u64;
+                userfault.unprotect(u64::from(pages.start) * size..u64::from(pages.end) * size)
+            }
+            // The agent has mapped the pages, or the kernel does it at the next access.
+            Mechanism::Userfault(_) => Ok(()),
+            Mechanism::Protection(protections) => {
+                self.protect(protections, pages, if write { WRITE } else { READ })
+            }
+        };
+        allowed.map_err(|error| error.raw_os_error().unwrap_or_else(libc_eio))
+    }
+
+    fn protect(&self, protections: &Protections, pages: Range<u32>, access: u8) -> std::io::Result<()> {
+        let flags = match access {
+            NO_ACCESS => MprotectFlags::empty(),
+            READ => MprotectFlags::READ,
+            _ => MprotectFlags::READ | MprotectFlags::WRITE,
+        };
+        let (at, size) = (pages.start as usize * PAGE_SIZE, pages.len() * PAGE_SIZE);
+        // Before the access is possible, so that no open page is overlooked later.
+        let mark = || {
+            let all = &protections.pages[pages.start as usize..pages.end as usize];
+            all.iter().for_each(|page| page.store(access, Ordering::Release));
+        };
+        if access != NO_ACCESS {
+            mark();
+        }
+        self.mapping.protect(at, size, flags)?;
+        if access == NO_ACCESS {
+            mark();
+        }
+        Ok(())
+    }
+}
+
+impl FaultHandler for MappedRegion {
+    fn serve(&self, fault: PageFault) -> bool {
+        let page = ((fault.address - self.addresses().start) / PAGE_SIZE) as u32;
+        loop {
+            match self.step(page, fault.write) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// `EIO`.
+fn libc_eio() -> i32 {
+    rustix::io::Errno::IO.raw_os_error()
+}
