@@ -27,6 +27,7 @@ use tameike_server::cache::{Activity, CacheParts, CacheService};
 use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaService};
+use tameike_server::region::{RegionParts, RegionService};
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
 
@@ -140,7 +141,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         activity: activity.clone(),
     });
     let cache = CacheService::new(CacheParts {
-        runtime,
+        runtime: runtime.clone(),
         cluster: cluster.clone(),
         ledger: store.ledger.clone(),
         extents: store.extents.clone(),
@@ -150,9 +151,16 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         flush_parallel: if store.shared.shares_syncs() { FLUSH_TOGETHER } else { FLUSH_PARALLEL },
         holders: holders.clone(),
     })?;
+    let regions = RegionService::new(RegionParts {
+        runtime,
+        cluster: cluster.clone(),
+        rpc: Arc::downgrade(&parts.rpc),
+        node: parts.node,
+        meta: meta.clone(),
+    });
     let locks = Arc::new(LockService::new(parts.node, cluster));
     let (extents, packing) = (store.extents.clone(), parts.packing.clone());
-    Ok(Services { meta, unit, cache, locks, holders, extents, activity, packing })
+    Ok(Services { meta, unit, cache, locks, regions, holders, extents, activity, packing })
 }
 
 /// Verifies that the neighbours of this node, which watch it for failures, are reachable and know the secret. The

@@ -23,6 +23,7 @@ use tameike_server::cache::{Activity, CacheService};
 use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaService;
+use tameike_server::region::RegionService;
 use tameike_server::unit::UnitService;
 use tameike_store::ExtentStore;
 
@@ -39,6 +40,8 @@ pub struct Services {
     pub cache: Arc<CacheService>,
     /// Locks of files.
     pub locks: Arc<LockService>,
+    /// Coordinator of shared memory regions.
+    pub regions: Arc<RegionService>,
     /// Cache holders of files.
     pub holders: Arc<CacheTable>,
     /// Data store.
@@ -225,7 +228,18 @@ impl Node {
             ClientRequest::LockWaits { owner } => {
                 ready(ClientReply::Waits(self.views.lock_waits(owner))).boxed()
             }
+            request @ (ClientRequest::Arrive(_) | ClientRequest::RegionBroken { .. }) => {
+                ready(self.region(&request)).boxed()
+            }
             ClientRequest::ReadHeld { .. } => unreachable!("served with a payload"),
+        }
+    }
+
+    /// Serves a message about a region of which this node has no attached processes.
+    fn region(&self, request: &ClientRequest) -> ClientReply {
+        match request {
+            ClientRequest::Arrive(_) => ClientReply::Redirected,
+            _ => ClientReply::Done,
         }
     }
 
@@ -266,7 +280,7 @@ impl Service for Node {
         };
         let foreground = services.activity.of_request(&request);
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
-        let locks = services.locks.clone();
+        let (locks, regions) = (services.locks.clone(), services.regions.clone());
         let packing = services.packing.clone();
         let no_packer = Fault::new(Errno::EPROTO, format!("{} is not the packer", self.node));
         async move {
@@ -277,6 +291,7 @@ impl Service for Node {
                     Some(packing) => replied(packing.serve(request).await, Reply::Pack),
                     None => (Reply::Fault(no_packer), Carried::Nothing),
                 },
+                Request::Region(request) => replied(regions.serve(from, request).await, Reply::Region),
                 Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
                 Request::Unit(request) => match unit.serve(request, payload, target).await {
                     Ok((reply, carried)) => (Reply::Unit(reply), carried),
@@ -307,6 +322,7 @@ impl Service for Node {
                 if let Some(services) = &self.services {
                     services.meta.peer_failed(peer);
                     services.locks.peer_failed(peer);
+                    services.regions.peer_failed(peer);
                     services.holders.peer_failed(peer);
                 }
                 self.peer_services.neighbours.announce_failure(peer);

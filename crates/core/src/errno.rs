@@ -66,6 +66,8 @@ errnos! {
     EDQUOT, "quota exceeded";
     EOPNOTSUPP, "operation not supported";
     ETIMEDOUT, "timed out";
+    EPIPE, "broken pipe";
+    EOWNERDEAD, "owner failed";
     ECONNRESET, "connection reset";
     EHOSTDOWN, "host is down";
 }

@@ -1,4 +1,4 @@
-//! The services of a node: metadata, locks, units, cached files with their drain, and membership.
+//! The services of a node: metadata, locks, units, cached files with their drain, regions, and membership.
 //!
 //! Services serve the messages of `tameike_core::wire`. They know neither the transport nor the client.
 #![forbid(unsafe_code)]
@@ -10,4 +10,5 @@ pub mod fuzz;
 pub mod holders;
 pub mod lock;
 pub mod meta;
+pub mod region;
 pub mod unit;

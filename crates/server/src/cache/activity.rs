@@ -46,7 +46,11 @@ impl Activity {
     /// Counts `request` as in flight if a program waits for it.
     pub fn of_request(self: &Arc<Self>, request: &Request) -> Option<Foreground> {
         let background = match request {
-            Request::Admin(_) | Request::Client(_) | Request::Lock(_) | Request::Pack(_) => true,
+            Request::Admin(_)
+            | Request::Client(_)
+            | Request::Lock(_)
+            | Request::Pack(_)
+            | Request::Region(_) => true,
             Request::Unit(request) => matches!(
                 request,
                 UnitRequest::Flush { .. }

@@ -170,6 +170,7 @@ impl UnitService {
             UnitRequest::Digest { inode, path, size, units } => {
                 UnitReply::Digests(self.digests(inode, path, size, units).await?)
             }
+            UnitRequest::Patch { .. } | UnitRequest::FetchAdd { .. } => return Err(Errno::EOPNOTSUPP.into()),
         };
         Ok((reply, Carried::Nothing))
     }

@@ -121,7 +121,8 @@ impl Rpc for NetRpc {
                 | Request::Admin(_)
                 | Request::Client(_)
                 | Request::Lock(_)
-                | Request::Pack(_) => {
+                | Request::Pack(_)
+                | Request::Region(_) => {
                     return Err(Errno::ENOSYS.into());
                 }
             };
