@@ -228,18 +228,15 @@ impl Node {
             ClientRequest::LockWaits { owner } => {
                 ready(ClientReply::Waits(self.views.lock_waits(owner))).boxed()
             }
-            request @ (ClientRequest::Arrive(_) | ClientRequest::RegionBroken { .. }) => {
-                ready(self.region(&request)).boxed()
+            ClientRequest::Arrive(arrival) => {
+                let regions = self.views.regions().clone();
+                async move { regions.arrive(arrival).await }.boxed()
+            }
+            ClientRequest::RegionBroken { region } => {
+                self.views.regions().broken(region);
+                ready(ClientReply::Done).boxed()
             }
             ClientRequest::ReadHeld { .. } => unreachable!("served with a payload"),
-        }
-    }
-
-    /// Serves a message about a region of which this node has no attached processes.
-    fn region(&self, request: &ClientRequest) -> ClientReply {
-        match request {
-            ClientRequest::Arrive(_) => ClientReply::Redirected,
-            _ => ClientReply::Done,
         }
     }
 

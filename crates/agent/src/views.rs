@@ -14,6 +14,7 @@ use tameike_client::cache::CacheView;
 use tameike_client::data::{AtRest, DataEngine, FrameGranter};
 use tameike_client::local::LocalView;
 use tameike_client::locks::FileLocks;
+use tameike_client::region::Regions;
 use tameike_client::shared::SharedView;
 use tameike_client::vfs::{Locking, Vfs};
 use tameike_core::limits::UNIT_SIZE;
@@ -34,6 +35,8 @@ pub struct Views {
     shared: Arc<SharedView>,
     local: Local,
     cache: Option<Arc<CacheView>>,
+    /// Shared memory regions in files of the job-shared view.
+    regions: Arc<Regions>,
     /// Cached data of the job-shared view (with remote node-local files) and of the cache view.
     data: [Option<Arc<DataEngine>>; 2],
     shared_backlog: WriteBacklog,
@@ -92,6 +95,7 @@ impl Views {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
             Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root))
         };
+        let regions = Regions::new(runtime.clone(), cluster.clone(), rpc.clone(), shared_engine.clone());
         let local = match local {
             LocalFiles::Directory(tree, capacity) => {
                 Local::Directory(Arc::new(LocalView::new(runtime.clone(), tree, capacity)))
@@ -116,6 +120,7 @@ impl Views {
             shared,
             local,
             cache,
+            regions,
             data,
             shared_backlog,
             cache_backlog,
@@ -128,6 +133,11 @@ impl Views {
     /// Returns the job-shared view.
     pub fn shared(&self) -> &Arc<SharedView> {
         &self.shared
+    }
+
+    /// Returns the shared memory regions.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
     }
 
     /// Returns the cache view, if the job has one.

@@ -15,6 +15,7 @@ pub mod local;
 pub mod lock_calls;
 pub mod locks;
 pub mod passthrough;
+pub mod region;
 mod replies;
 pub mod reported_sizes;
 pub mod shared;

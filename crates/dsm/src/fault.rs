@@ -15,6 +15,7 @@ use tameike_io::os::userfault::Userfault;
 
 /// Largest number of pages that one fault makes writable, if writes are sequential.
 const WRITE_AHEAD_MAX: u32 = 64;
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 /// Largest number of faults in a row that need no change: the access fails for another reason.
 const IDLE_FAULTS_MAX: u32 = 100_000;
 
@@ -35,6 +36,8 @@ pub enum Mechanism {
     Userfault(Userfault),
     /// By the protection of pages.
     Protection(Protections),
+    /// Not at all: each access follows [`MappedRegion::advance`], in simulated programs.
+    None,
 }
 
 /// Protections of the pages of a mapping.
@@ -60,6 +63,17 @@ pub struct MappedRegion {
     next_write: AtomicU32,
     ahead: AtomicU32,
     idle_faults: AtomicU32,
+}
+
+/// What a page needs before an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: the access is allowed.
+    Done,
+    /// Another step, after another thread or process has ended its own.
+    Again,
+    /// A fetch by the agent, then another step.
+    Fetch,
 }
 
 /// Maps the data of a region, without access to any page, and chooses the mechanism for its faults: userfaultfd unless `protections`
@@ -114,13 +128,30 @@ impl MappedRegion {
     /// The errno of a fetch; `EIO` if the access cannot be allowed.
     pub fn touch(&self, pages: Range<u32>, write: bool) -> Result<(), i32> {
         for page in pages {
-            let is_ready = |state| state == PageState::Written || (state == PageState::Valid && !write);
-            while !is_ready(self.memory.control.load(page).state()) {
-                self.step(page, write)?;
-            }
+            self.bring(page, write)?;
+            // Another process of the node may have brought it.
             self.allow(page..page + 1, write)?;
         }
         Ok(())
+    }
+
+    /// Takes steps until an access is allowed.
+    fn bring(&self, page: u32, write: bool) -> Result<(), i32> {
+        loop {
+            match self.advance(page, write)? {
+                Step::Done => return Ok(()),
+                Step::Again => sched_yield(),
+                Step::Fetch => {
+                    let control = &self.memory.control;
+                    control.count(Counter::ReadFaults, 1);
+                    let count = self.source.fetch(page, write)?.clamp(1, control.pages() - page);
+                    self.allow(control.run(page..page + count, PageState::Valid), false)?;
+                    if !write {
+                        return Ok(());
+                    }
+                }
+            }
+        }
     }
 
     /// Adapts the protections of this process to the states of pages, after a call that has dropped pages. With userfaultfd, the agent
@@ -136,40 +167,28 @@ impl MappedRegion {
                 continue;
             }
             if self.memory.control.load(page).state() == PageState::Absent {
-                self.protect(protections, page..page + 1, NO_ACCESS).map_err(|_| libc_eio())?;
+                self.protect(protections, page..page + 1, NO_ACCESS).map_err(|_| EIO)?;
             }
         }
         Ok(())
     }
 
-    /// One step of a page towards an access. Returns true if the access is allowed now, false to look at the page again.
-    fn step(&self, page: u32, write: bool) -> Result<bool, i32> {
+    /// Takes one step of a page towards an access, without waiting.
+    ///
+    /// # Errors
+    /// `EIO` if the access cannot be allowed.
+    pub fn advance(&self, page: u32, write: bool) -> Result<Step, i32> {
         let control = &self.memory.control;
-        let word = control.load(page);
-        match word.state() {
-            PageState::Absent => {
-                control.count(Counter::ReadFaults, 1);
-                let count = self.source.fetch(page, write)?.clamp(1, control.pages() - page);
-                if write {
-                    return Ok(false);
-                }
-                self.allow(control.run(page..page + count, PageState::Valid), false)?;
-                Ok(true)
-            }
-            PageState::Valid if !write => {
+        match control.load(page).state() {
+            PageState::Absent => Ok(Step::Fetch),
+            PageState::Claimed => Ok(Step::Again),
+            PageState::Valid if write => self.begin_writes(page),
+            PageState::Valid => {
                 self.allow(page..page + 1, false)?;
                 self.idle()
             }
-            PageState::Valid => {
-                control.count(Counter::WriteFaults, 1);
-                self.begin_writes(page)
-            }
-            PageState::Claimed => {
-                sched_yield();
-                Ok(false)
-            }
             PageState::Written => {
-                let end = (page / UNIT_PAGES + 1).saturating_mul(UNIT_PAGES).min(control.pages());
+                let end = control.pages_of(page / UNIT_PAGES).end;
                 self.allow(control.run(page..end, PageState::Written), true)?;
                 self.idle()
             }
@@ -177,15 +196,15 @@ impl MappedRegion {
     }
 
     /// Another thread may have served the fault; but not forever.
-    fn idle(&self) -> Result<bool, i32> {
+    fn idle(&self) -> Result<Step, i32> {
         let count = self.idle_faults.fetch_add(1, Ordering::Relaxed);
-        if count > IDLE_FAULTS_MAX { Err(libc_eio()) } else { Ok(true) }
+        if count > IDLE_FAULTS_MAX { Err(EIO) } else { Ok(Step::Done) }
     }
 
-    /// Makes twins of a page and, if writes are sequential, of pages after it, and allows writes to them. Returns false if another
-    /// thread changed the page first.
-    fn begin_writes(&self, page: u32) -> Result<bool, i32> {
+    /// Makes twins of a page and, if writes are sequential, of pages after it, and allows writes to them.
+    fn begin_writes(&self, page: u32) -> Result<Step, i32> {
         let control = &self.memory.control;
+        control.count(Counter::WriteFaults, 1);
         let is_sequential = self.next_write.load(Ordering::Relaxed) == page && page > 0;
         let ahead =
             if is_sequential { self.ahead.load(Ordering::Relaxed).clamp(1, WRITE_AHEAD_MAX) } else { 1 };
@@ -196,22 +215,23 @@ impl MappedRegion {
             let claimed = word.with(PageState::Claimed, self.owner);
             word.state() == PageState::Valid && control.replace(*page, word, claimed)
         };
+        // Before the first claim: the agent finds claims of ended processes by this.
+        control.note_written(unit);
         let claimed = page..page + (page..end).take_while(claim).count() as u32;
         if claimed.is_empty() {
-            return Ok(false);
+            return Ok(Step::Again);
         }
         let made = self.memory.make_twins(claimed.clone());
-        control.note_written(unit);
         let state = if made.is_ok() { PageState::Written } else { PageState::Valid };
         for page in claimed.clone() {
             control.store(page, control.load(page).with(state, 0));
         }
-        made.map_err(|error| error.raw_os_error().unwrap_or_else(libc_eio))?;
+        made.map_err(|error| error.raw_os_error().unwrap_or(EIO))?;
         self.next_write.store(claimed.end, Ordering::Relaxed);
         self.ahead.store(ahead * 2, Ordering::Relaxed);
         self.idle_faults.store(0, Ordering::Relaxed);
         self.allow(claimed, true)?;
-        Ok(true)
+        Ok(Step::Done)
     }
 
     /// Allows access to pages that are in a state for it.
@@ -222,12 +242,12 @@ impl MappedRegion {
                 userfault.unprotect(u64::from(pages.start) * size..u64::from(pages.end) * size)
             }
             // The agent has mapped the pages, or the kernel does it at the next access.
-            Mechanism::Userfault(_) => Ok(()),
+            Mechanism::Userfault(_) | Mechanism::None => Ok(()),
             Mechanism::Protection(protections) => {
                 self.protect(protections, pages, if write { WRITE } else { READ })
             }
         };
-        allowed.map_err(|error| error.raw_os_error().unwrap_or_else(libc_eio))
+        allowed.map_err(|error| error.raw_os_error().unwrap_or(EIO))
     }
 
     fn protect(&self, protections: &Protections, pages: Range<u32>, access: u8) -> std::io::Result<()> {
@@ -256,17 +276,6 @@ impl MappedRegion {
 impl FaultHandler for MappedRegion {
     fn serve(&self, fault: PageFault) -> bool {
         let page = ((fault.address - self.addresses().start) / PAGE_SIZE) as u32;
-        loop {
-            match self.step(page, fault.write) {
-                Ok(true) => return true,
-                Ok(false) => {}
-                Err(_) => return false,
-            }
-        }
+        self.bring(page, fault.write).is_ok()
     }
-}
-
-/// `EIO`.
-fn libc_eio() -> i32 {
-    rustix::io::Errno::IO.raw_os_error()
 }

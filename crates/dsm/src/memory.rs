@@ -1,10 +1,8 @@
 //! The memfds of a region on one node.
 
 use crate::control::{Control, PAGE_SIZE};
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
-};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, pwrite};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tameike_io::os::arena::Arena;
@@ -12,11 +10,12 @@ use tameike_io::os::arena::Arena;
 /// Number of descriptors of a region: of the data, the twins and the control memory.
 pub const DESCRIPTORS: usize = 3;
 
-/// The memory of a region, as agent or process. The data has holes for absent pages; the agent reads and changes it by system
-/// calls only, for which a hole is no error.
+/// The memory of a region, as agent or process. The data has holes for absent pages.
 #[derive(Debug)]
 pub struct RegionMemory {
     data: OwnedFd,
+    /// The data in the address space of the agent.
+    mapped: Option<Arena>,
     twins: Arena,
     /// The words of pages.
     pub control: Control,
@@ -35,12 +34,11 @@ impl RegionMemory {
     /// `ENOMEM`, `EMFILE`, `ENFILE`.
     pub fn create(pages: u32) -> std::io::Result<Self> {
         let size = pages as usize * PAGE_SIZE;
-        let data = memfd_create("tameike-dsm", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&data, size as u64)?;
-        fcntl_add_seals(&data, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let (mapped, data) = Arena::create("tameike-dsm", size)?;
         let (twins, twins_file) = Arena::create("tameike-dsm-twins", size)?;
         let (control, control_file) = Control::create(pages)?;
-        Ok(Self { data, twins, control, descriptors: Some([twins_file, control_file]) })
+        let descriptors = Some([twins_file, control_file]);
+        Ok(Self { data, mapped: Some(mapped), twins, control, descriptors })
     }
 
     /// Maps the memory of a region of the agent.
@@ -51,7 +49,7 @@ impl RegionMemory {
         let [data, twins, control] = descriptors;
         let twins = Arena::map(twins, pages as usize * PAGE_SIZE)?;
         let control = Control::map(control, pages)?;
-        Ok(Self { data, twins, control, descriptors: None })
+        Ok(Self { data, mapped: None, twins, control, descriptors: None })
     }
 
     /// The descriptors for a process; `None` in a process.
@@ -70,24 +68,25 @@ impl RegionMemory {
         self.control.pages()
     }
 
-    /// Copies data of pages; holes are zeros. Concurrent stores make single bytes old or new.
-    pub fn read(&self, pages: Range<u32>, into: &mut [u8]) -> std::io::Result<()> {
-        let (at, size) = bytes(&pages);
-        assert_eq!(size, into.len(), "as many bytes as pages");
-        let mut done = 0;
-        while done < size {
-            match pread(&self.data, &mut into[done..], at + done as u64) {
-                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+    fn mapped(&self) -> &Arena {
+        self.mapped.as_ref().expect("only the agent accesses the data through this type")
     }
 
-    /// Changes bytes of the data, exactly these, from `at` on.
-    pub fn write(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+    /// Copies the data of pages, in the agent. Concurrent stores make single bytes old or new. The pages must not be absent: they
+    /// would come into being.
+    pub fn read(&self, pages: Range<u32>, into: &mut [u8]) {
+        let (at, size) = bytes(&pages);
+        assert_eq!(size, into.len(), "as many bytes as pages");
+        self.mapped().copy_out(at as usize, into);
+    }
+
+    /// Changes bytes of pages that are not absent, exactly these, from `at` on, in the agent.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        self.mapped().copy_in(at as usize, bytes);
+    }
+
+    /// Writes whole pages from `at` on, absent ones too.
+    pub fn fill(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
             match pwrite(&self.data, &bytes[done..], at + done as u64) {
@@ -141,16 +140,16 @@ mod tests {
         let copies = descriptors.map(|file| file.try_clone_to_owned().expect("a descriptor"));
         let process = RegionMemory::map(copies, 4).expect("the same memory");
         assert!(process.descriptors().is_none());
-        agent.write(4096, b"page").expect("data");
+        agent.fill(4096, b"page").expect("data");
         process.make_twins(1..3).expect("twins");
-        agent.write(4098, b"!").expect("data");
+        agent.write(4098, b"!");
         let (mut page, mut twin) = ([9; 4096], [9; 4096]);
-        process.read(1..2, &mut page).expect("data");
+        agent.read(1..2, &mut page);
         agent.read_twins(1..2, &mut twin);
         assert_eq!((&page[..5], &twin[..5]), (&b"pa!e\0"[..], &b"page\0"[..]));
-        agent.punch(1..2).expect("a hole");
-        process.read(1..2, &mut page).expect("zeros");
+        process.punch(1..2).expect("a hole");
+        agent.read(1..2, &mut page);
         assert_eq!(page, [0; 4096]);
-        assert!(ftruncate(process.data(), 0).is_err(), "sealed");
+        assert!(rustix::fs::ftruncate(process.data(), 0).is_err(), "sealed");
     }
 }

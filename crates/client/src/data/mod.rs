@@ -186,6 +186,11 @@ impl DataEngine {
         self.write(file, offset, data).await
     }
 
+    /// Takes a frame, and waits until one is free or clean.
+    pub(crate) async fn take_frame(&self) -> Frame {
+        self.writer.take_frame().await
+    }
+
     /// Returns a frame, if one is free or clean.
     pub fn frame_now(&self) -> Option<Frame> {
         self.frames.take_now()

@@ -1,0 +1,166 @@
+//! Flush: sends the bytes that processes of this node have stored to the units' homes.
+//!
+//! Processes may store meanwhile. A byte that they store after it was compared is found by the next flush, because the twin has the
+//! byte that was sent.
+
+use super::memory::Memory;
+use crate::replies::unexpected_reply;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::patch::{Difference, PatchWriter, RECORD_SIZE_MAX, patches};
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::region::{RegionReply, RegionRequest};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{NodeId, Result, UnitId};
+use tameike_dsm::control::{Counter, PAGE_SIZE, PageState};
+use tameike_io::{Frame, Payload};
+
+/// Patches of one flush in flight.
+const IN_FLIGHT_MAX: usize = 4;
+
+/// A page in memory of this process.
+pub(super) type Page = [u8; PAGE_SIZE];
+
+/// Differences of written pages, one home after the other, in patches.
+struct Differences<'a> {
+    memory: &'a Memory,
+    /// Units with written pages, by home.
+    units: BTreeMap<NodeId, Vec<u32>>,
+    /// Pages of the current unit that are not compared yet.
+    rest: Range<u32>,
+}
+
+/// A patch for a home.
+struct Patch {
+    home: NodeId,
+    payload: Payload,
+}
+
+impl Memory {
+    /// Sends changes to the homes, for a barrier. Returns the pages that the barrier must announce; after an error those that have
+    /// reached their homes. The next flush sends the others.
+    pub async fn flush(self: &Arc<Self>) -> (RangeSet, Result<()>) {
+        let mut unannounced = self.syncing.lock().await;
+        let result = self.send_changes(&mut unannounced).await;
+        (std::mem::take(&mut unannounced), result)
+    }
+
+    /// Sends changes to the homes, and announces them to the coordinator.
+    pub async fn publish(self: &Arc<Self>) -> Result<()> {
+        // Held until the announcement: a second flush, which finds nothing to send, must not return before it.
+        let mut unannounced = self.syncing.lock().await;
+        let result = self.send_changes(&mut unannounced).await;
+        if !unannounced.is_empty() {
+            let (region, memory, pages) = (self.file.inode, self.writer.memory, unannounced.clone());
+            match self.parts.ask(region, RegionRequest::Publish { region, memory, pages }).await? {
+                RegionReply::Published(_) => unannounced.clear(),
+                other => return Err(unexpected_reply(&other)),
+            }
+        }
+        result
+    }
+
+    async fn send_changes(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
+        let mut result = Ok(());
+        let mut differences = Differences::new(self);
+        let mut in_flight = FuturesUnordered::new();
+        while differences.has_more() {
+            let frame = self.parts.engine.take_frame().await;
+            if let Some(patch) = differences.next_patch(frame) {
+                in_flight.push(self.send(patch));
+            }
+            while in_flight.len() >= IN_FLIGHT_MAX || (!differences.has_more() && !in_flight.is_empty()) {
+                match in_flight.next().await {
+                    Some(Ok(payload)) => self.sent(&payload, changed),
+                    Some(Err(fault)) => result = result.and(Err(fault)),
+                    None => break,
+                }
+            }
+        }
+        result
+    }
+
+    async fn send(&self, patch: Patch) -> Result<Payload> {
+        let Patch { home, payload } = patch;
+        let request = Request::Unit(UnitRequest::Patch { inode: self.file.inode });
+        match self.parts.call(home, request, Some(payload.clone())).await?.reply {
+            Reply::Unit(UnitReply::Done) => Ok(payload),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// The home has the changes: the twins get them.
+    fn sent(&self, payload: &[u8], changed: &mut RangeSet) {
+        let (mut page, mut count) = ([0; PAGE_SIZE], 0);
+        for patch in patches(payload).flatten() {
+            let number = patch.page();
+            self.memory.read_twins(number..number + 1, &mut page);
+            patch.apply(&mut page);
+            self.memory.write_twins(u64::from(number) * PAGE_SIZE as u64, &page);
+            changed.insert(number..number + 1);
+            count += 1;
+        }
+        self.control().count(Counter::PagesFlushed, count);
+        self.control().count(Counter::BytesFlushed, payload.len() as u64);
+    }
+}
+
+impl<'a> Differences<'a> {
+    fn new(memory: &'a Memory) -> Self {
+        let (control, cluster) = (memory.control(), &memory.parts.cluster);
+        let mut units = BTreeMap::<NodeId, Vec<u32>>::new();
+        for number in (0..control.units()).rev().filter(|&unit| control.may_be_written(unit)) {
+            let unit: UnitId = memory.unit(number);
+            units.entry(cluster.unit_home(memory.file.layout, unit)).or_default().push(number);
+        }
+        Self { memory, units, rest: 0..0 }
+    }
+
+    fn has_more(&self) -> bool {
+        !self.rest.is_empty() || !self.units.is_empty()
+    }
+
+    /// The next pages to compare, of one unit of a home.
+    fn advance(&mut self, home: NodeId) -> bool {
+        if !self.rest.is_empty() {
+            return true;
+        }
+        let Some(units) = self.units.get_mut(&home) else { return false };
+        match units.pop() {
+            Some(unit) => self.rest = self.memory.control().pages_of(unit),
+            None => {
+                self.units.remove(&home);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Fills `frame` with the changes for the next home; `None` if there are none.
+    fn next_patch(&mut self, mut frame: Frame) -> Option<Patch> {
+        let home = *self.units.keys().next()?;
+        let mut writer = PatchWriter::new(&mut frame);
+        let is_full = |writer: &PatchWriter<'_>, capacity: usize| writer.len() + RECORD_SIZE_MAX > capacity;
+        let (mut data, mut twin): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        while !is_full(&writer, tameike_core::limits::UNIT_SIZE) && self.advance(home) {
+            let page = self.rest.start;
+            self.rest.start += 1;
+            let memory = &self.memory.memory;
+            if memory.control.load(page).state() != PageState::Written {
+                continue;
+            }
+            memory.read(page..page + 1, &mut data);
+            memory.read_twins(page..page + 1, &mut twin);
+            let difference = Difference::between(&twin, &data);
+            if !difference.is_empty() && !writer.push(page, &difference, &data) {
+                log::error!("a patch of a page of a region exceeds its largest size");
+            }
+        }
+        let size = writer.len() as u32;
+        (size > 0).then(|| Patch { home, payload: Payload::new(Arc::new(frame), 0..size) })
+    }
+}

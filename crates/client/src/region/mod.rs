@@ -1,0 +1,195 @@
+//! Shared memory regions on one node ([decision 0090](../../../../docs/decisions/0090-shared-memory-regions.md)).
+//!
+//! A region is a file of the job-shared view whose bytes processes access by loads and stores. [`Regions`] has the regions of the node
+//! that processes have attached to. Per region there is one memory that the processes share ([`Memory`]), or one for each process
+//! whose kernel cannot report page faults of shared memory. The parts of a memory:
+//!
+//! - [`fetch`] fetches absent pages from the units' homes;
+//! - [`flush`] sends what processes have stored to the homes;
+//! - [`update`] drops or merges pages that others have changed;
+//! - [`barrier`] does both for all processes of the node at once.
+
+mod attachment;
+mod barrier;
+mod fetch;
+mod flush;
+mod memory;
+#[cfg(test)]
+mod tests;
+mod update;
+
+pub use attachment::Attachment;
+
+use crate::data::DataEngine;
+use crate::replies::unexpected_reply;
+use barrier::NodeBarrier;
+use memory::Memory;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use tameike_core::wire::client::ClientReply;
+use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result};
+use tameike_dsm::memory::RegionMemory;
+use tameike_fabric::{Answer, Rpc};
+use tameike_io::{Payload, Runtime};
+
+/// The file of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionFile {
+    /// Its inode.
+    pub inode: InodeId,
+    /// Placement of its units.
+    pub layout: Layout,
+    /// Size in pages.
+    pub pages: u32,
+}
+
+/// What all regions of a node need.
+struct Parts {
+    runtime: Runtime,
+    cluster: Arc<Cluster>,
+    rpc: Arc<dyn Rpc>,
+    /// Source of frames.
+    engine: Arc<DataEngine>,
+}
+
+/// A region on this node.
+struct NodeRegion {
+    file: RegionFile,
+    /// Memory of the processes that share one.
+    shared: Weak<Memory>,
+    barrier: Arc<NodeBarrier>,
+    /// Number of the last memory.
+    last_memory: u32,
+}
+
+/// The regions of a node.
+pub struct Regions {
+    parts: Arc<Parts>,
+    regions: Mutex<BTreeMap<InodeId, NodeRegion>>,
+}
+
+impl Parts {
+    async fn call(&self, to: NodeId, request: Request, payload: Option<Payload>) -> Result<Answer> {
+        self.rpc.call(to, request, payload, None).await
+    }
+
+    /// Asks the coordinator of a region.
+    async fn ask(&self, region: InodeId, request: RegionRequest) -> Result<RegionReply> {
+        let coordinator = self.cluster.inode_home(region);
+        match self.call(coordinator, Request::Region(request), None).await?.reply {
+            Reply::Region(reply) => Ok(reply),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+}
+
+impl Regions {
+    /// Creates the table of a node without regions; frames come from `engine`.
+    pub fn new(
+        runtime: Runtime,
+        cluster: Arc<Cluster>,
+        rpc: Arc<dyn Rpc>,
+        engine: Arc<DataEngine>,
+    ) -> Arc<Self> {
+        let parts = Arc::new(Parts { runtime, cluster, rpc, engine });
+        Arc::new(Self { parts, regions: Mutex::default() })
+    }
+
+    /// Attaches a process of this node to a region in which `processes` take part. `alone` gives it memory of its own.
+    ///
+    /// # Errors
+    /// `EINVAL` if other processes have attached with another number or size; `EPIPE` after a process of the region has ended;
+    /// `ENOMEM`.
+    pub async fn attach(
+        self: &Arc<Self>,
+        file: RegionFile,
+        processes: u32,
+        alone: bool,
+    ) -> Result<Arc<Attachment>> {
+        let region = file.inode;
+        let attached = self.parts.ask(region, RegionRequest::Attach { region, processes }).await?;
+        let RegionReply::Attached { barrier: number, sequence, members: _ } = attached else {
+            return Err(unexpected_reply(&attached));
+        };
+        let joined = self.join(file, alone, (number, sequence));
+        if joined.is_err() {
+            // The process has not seen the region: it leaves as it came.
+            let left = self.parts.ask(region, RegionRequest::Detach { region, failed: false }).await;
+            left.inspect_err(|fault| log::warn!("detaching from region {region}: {fault}")).ok();
+        }
+        joined
+    }
+
+    fn join(
+        self: &Arc<Self>,
+        file: RegionFile,
+        alone: bool,
+        (number, sequence): (u64, u64),
+    ) -> Result<Arc<Attachment>> {
+        let mut regions = self.regions.lock();
+        let region = regions.entry(file.inode).or_insert_with(|| NodeRegion {
+            file,
+            shared: Weak::new(),
+            barrier: NodeBarrier::new(self.parts.clone(), file.inode, number),
+            last_memory: 0,
+        });
+        if region.file.pages != file.pages {
+            let why = format!(
+                "region {} has {} pages in other processes of this node, and the file {} pages now",
+                file.inode, region.file.pages, file.pages
+            );
+            return Err(Fault::new(Errno::EINVAL, why));
+        }
+        let shared = if alone { None } else { region.shared.upgrade() };
+        let memory = match shared {
+            Some(memory) => memory,
+            None => {
+                let created = RegionMemory::create(file.pages);
+                let created =
+                    created.map_err(|error| Fault::from_os("creating the memory of a region", &error))?;
+                region.last_memory += 1;
+                let memory =
+                    Memory::new(self.parts.clone(), file, (region.last_memory, alone), created, sequence);
+                if !alone {
+                    region.shared = Arc::downgrade(&memory);
+                }
+                memory
+            }
+        };
+        region.barrier.joined(&memory);
+        Attachment::new(self.clone(), memory, region.barrier.clone())
+    }
+
+    /// Removes a region to which no process of this node is attached any more.
+    fn remove_unused(&self, region: InodeId) {
+        let mut regions = self.regions.lock();
+        if regions.get(&region).is_some_and(|region| region.barrier.is_unused()) {
+            regions.remove(&region);
+        }
+    }
+
+    fn barrier_of(&self, region: InodeId) -> Option<Arc<NodeBarrier>> {
+        self.regions.lock().get(&region).map(|region| region.barrier.clone())
+    }
+
+    /// Serves the arrival of another node, which is below this one in the barrier tree. The reply is the release.
+    pub async fn arrive(&self, arrival: Arrival) -> ClientReply {
+        match self.barrier_of(arrival.region) {
+            Some(barrier) => match barrier.child_arrived(arrival).await {
+                Ok(release) => ClientReply::Released(release),
+                Err(fault) => ClientReply::Failed(fault),
+            },
+            None => ClientReply::Redirected,
+        }
+    }
+
+    /// A process of the region has ended, or the node of one: barriers fail from now on.
+    pub fn broken(&self, region: InodeId) {
+        if let Some(barrier) = self.barrier_of(region) {
+            barrier.fail(Fault::new(Errno::EPIPE, "a process of the region has ended or detached"));
+        }
+    }
+}

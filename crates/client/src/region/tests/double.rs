@@ -1,0 +1,225 @@
+//! Test double of the homes of a region's units and of its coordinator.
+
+use crate::region::Regions;
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::patch::patches;
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::region::{
+    Arrival, Changes, Members, NodeChanges, RegionReply, RegionRequest, Release, Writer, united,
+};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_dsm::control::PAGE_SIZE;
+use tameike_fabric::{Answer, CallFuture, Rpc};
+use tameike_io::os::runtime::{Promise, Resolver, promise};
+use tameike_io::{Frame, Payload, Pool, Runtime};
+
+#[derive(Default)]
+struct State {
+    pages: BTreeMap<u32, [u8; PAGE_SIZE]>,
+    attached: BTreeMap<NodeId, u32>,
+    processes: u32,
+    version: u64,
+    sequence: u64,
+    barrier: u64,
+    log: Vec<(u64, NodeChanges)>,
+    /// Sequence number at which the log begins.
+    since: u64,
+    arrived: Vec<(Arrival, Resolver<Result<Release>>)>,
+    broken: bool,
+    failing: bool,
+}
+
+pub(super) struct Double {
+    state: Mutex<State>,
+    nodes: Mutex<Vec<Weak<Regions>>>,
+}
+
+pub(super) struct DoubleRpc {
+    node: NodeId,
+    runtime: Runtime,
+    pool: Pool,
+    double: Arc<Double>,
+}
+
+impl Double {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), nodes: Mutex::default() })
+    }
+
+    pub fn set_nodes(&self, nodes: &[Arc<Regions>]) {
+        *self.nodes.lock() = nodes.iter().map(Arc::downgrade).collect();
+    }
+
+    pub fn fail_patches(&self, fail: bool) {
+        self.state.lock().failing = fail;
+    }
+
+    pub fn byte(&self, at: usize) -> u8 {
+        let state = self.state.lock();
+        state.pages.get(&((at / PAGE_SIZE) as u32)).map_or(0, |page| page[at % PAGE_SIZE])
+    }
+
+    fn node(&self, node: NodeId) -> Arc<Regions> {
+        self.nodes.lock()[node.0 as usize].upgrade().expect("the bed keeps the nodes")
+    }
+
+    fn serve_unit(&self, request: &UnitRequest, payload: Option<&Payload>) -> Result<(UnitReply, Vec<u8>)> {
+        let mut state = self.state.lock();
+        match request {
+            UnitRequest::Patch { .. } if state.failing => Err(Errno::ENOSPC.into()),
+            UnitRequest::Patch { .. } => {
+                for patch in patches(payload.expect("a patch")) {
+                    let patch = patch?;
+                    patch.apply(state.pages.entry(patch.page()).or_insert([0; PAGE_SIZE]));
+                }
+                Ok((UnitReply::Done, Vec::new()))
+            }
+            UnitRequest::Read { unit, offset, length, .. } => {
+                let first = (unit.index * UNIT_SIZE as u64 + u64::from(*offset)) as usize / PAGE_SIZE;
+                let pages = first..first + *length as usize / PAGE_SIZE;
+                let page = |number| *state.pages.entry(number as u32).or_insert([0; PAGE_SIZE]);
+                Ok((UnitReply::Read, pages.flat_map(page).collect()))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn changes(state: &State, after: u64) -> Changes {
+        if after < state.since {
+            return Changes::Any;
+        }
+        let later = state.log.iter().filter(|(sequence, _)| *sequence > after);
+        Changes::Pages(later.map(|(_, change)| change.clone()).collect())
+    }
+
+    async fn serve_region(&self, from: NodeId, request: RegionRequest) -> Result<RegionReply> {
+        if let RegionRequest::Arrive(arrival) = request {
+            return self.arrived(arrival)?.await.map(RegionReply::Released);
+        }
+        let mut state = self.state.lock();
+        match request {
+            RegionRequest::Attach { processes, .. } => {
+                *state.attached.entry(from).or_default() += 1;
+                state.processes = processes;
+                state.version += 1;
+                let (barrier, sequence) = (state.barrier, state.sequence);
+                Ok(RegionReply::Attached { barrier, sequence, members: Self::members(&state) })
+            }
+            RegionRequest::Detach { region, .. } => {
+                *state.attached.get_mut(&from).expect("attached") -= 1;
+                state.broken = true;
+                let broken = || Fault::new(Errno::EPIPE, "a process has detached");
+                let arrived = std::mem::take(&mut state.arrived);
+                arrived.into_iter().for_each(|(_, waiting)| waiting.resolve(Err(broken())));
+                drop(state);
+                let nodes = self.nodes.lock().clone();
+                nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.broken(region));
+                Ok(RegionReply::Done)
+            }
+            RegionRequest::Publish { memory, pages, .. } => {
+                state.sequence += 1;
+                let change = NodeChanges { writer: Writer { node: from, memory }, pages };
+                let sequence = state.sequence;
+                state.log.push((sequence, change));
+                Ok(RegionReply::Published(sequence))
+            }
+            RegionRequest::Changes { after, .. } => {
+                Ok(RegionReply::Changes { sequence: state.sequence, changes: Self::changes(&state, after) })
+            }
+            RegionRequest::Arrive(_) => unreachable!("served above"),
+        }
+    }
+
+    fn arrived(&self, arrival: Arrival) -> Result<Promise<Result<Release>>> {
+        let mut state = self.state.lock();
+        if state.broken {
+            return Err(Errno::EPIPE.into());
+        }
+        assert_eq!(arrival.barrier, state.barrier, "of the current barrier");
+        let (resolver, released) = promise();
+        state.arrived.push((arrival, resolver));
+        let count: u32 = state.arrived.iter().map(|(arrival, _)| arrival.processes).sum();
+        if count == state.processes {
+            Self::release(&mut state);
+        }
+        Ok(released)
+    }
+
+    fn members(state: &State) -> Members {
+        let nodes: RangeSet = state.attached.keys().map(|node| node.0..node.0 + 1).collect();
+        Members { version: state.version, nodes }
+    }
+
+    fn release(state: &mut State) {
+        let arrived = std::mem::take(&mut state.arrived);
+        let (mut waiting, mut changes) = (Vec::new(), Vec::new());
+        changes.extend(std::mem::take(&mut state.log).into_iter().map(|(_, change)| change));
+        for (arrival, resolver) in arrived {
+            changes.extend(arrival.changes);
+            waiting.push(resolver);
+        }
+        state.sequence += 1;
+        state.since = state.sequence;
+        state.barrier += 1;
+        let release = Release {
+            barrier: state.barrier,
+            sequence: state.sequence,
+            changes: Changes::Pages(united(changes)),
+            members: Self::members(state),
+        };
+        waiting.into_iter().for_each(|waiting| waiting.resolve(Ok(release.clone())));
+    }
+}
+
+impl DoubleRpc {
+    pub fn new(node: u32, runtime: Runtime, pool: Pool, double: Arc<Double>) -> Self {
+        Self { node: NodeId(node), runtime, pool, double }
+    }
+}
+
+impl Rpc for DoubleRpc {
+    fn local(&self) -> NodeId {
+        self.node
+    }
+
+    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, _: Option<Frame>) -> CallFuture {
+        let (node, runtime, pool) = (self.node, self.runtime.clone(), self.pool.clone());
+        let double = self.double.clone();
+        async move {
+            let delay = || Duration::from_micros(runtime.random_u64() % 100);
+            runtime.sleep(delay()).await;
+            let (reply, bytes) = match request {
+                Request::Unit(request) => {
+                    let (reply, bytes) = double.serve_unit(&request, payload.as_ref())?;
+                    (Reply::Unit(reply), bytes)
+                }
+                Request::Region(request) => {
+                    (Reply::Region(double.serve_region(node, request).await?), Vec::new())
+                }
+                Request::Client(ClientRequest::Arrive(arrival)) => {
+                    let reply: ClientReply = double.node(to).arrive(arrival).await;
+                    (Reply::Client(reply), Vec::new())
+                }
+                other => panic!("{other:?}"),
+            };
+            runtime.sleep(delay()).await;
+            let payload = if bytes.is_empty() {
+                None
+            } else {
+                let mut frame = pool.take().await;
+                frame[..bytes.len()].copy_from_slice(&bytes);
+                Some(Payload::new(Arc::new(frame), 0..bytes.len() as u32))
+            };
+            Ok(Answer { reply, payload })
+        }
+        .boxed()
+    }
+}

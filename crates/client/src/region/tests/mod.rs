@@ -1,0 +1,217 @@
+//! Regions of several nodes over a test double of the homes and the coordinator, with random message delays.
+//!
+//! The processes are simulated: before each access they take the steps that a page fault takes. So a seed decides every event.
+
+mod double;
+mod random;
+
+use super::{Attachment, RegionFile, Regions};
+use crate::data::DataEngine;
+use crate::fixtures;
+use double::{Double, DoubleRpc};
+use futures_util::future::join;
+use std::sync::Arc;
+use tameike_core::{Errno, InodeId, Layout};
+use tameike_dsm::control::{Counter, PAGE_SIZE, UNIT_PAGES};
+use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, Step};
+use tameike_dsm::memory::RegionMemory;
+use tameike_io::os::arena::Arena;
+use tameike_io::os::mapping::Mapping;
+use tameike_io::os::simulated::Simulation;
+use tameike_io::{Runtime, Slab};
+
+const INODE: InodeId = InodeId(7);
+
+/// A simulated process.
+struct Process {
+    pub attachment: Arc<Attachment>,
+    region: MappedRegion,
+    data: Arena,
+}
+
+struct NoSource;
+
+impl PageSource for NoSource {
+    fn fetch(&self, _: u32, _: bool) -> Result<u32, i32> {
+        Err(Errno::EIO.0)
+    }
+}
+
+/// Several nodes.
+struct Bed {
+    pub double: Arc<Double>,
+    pub nodes: Vec<Arc<Regions>>,
+    pub file: RegionFile,
+    runtime: Runtime,
+}
+
+impl Bed {
+    pub fn new(runtime: &Runtime, nodes: u32, pages: u32) -> Self {
+        let cluster = fixtures::cluster(nodes);
+        let double = Double::new();
+        let nodes = (0..nodes).map(|number| {
+            let slab = Slab::new(16).expect("frames");
+            let rpc = Arc::new(DoubleRpc::new(number, runtime.clone(), slab.pool(8), double.clone()));
+            let (cluster, engine_cluster) = (cluster.clone(), cluster.clone());
+            let engine = DataEngine::new(runtime.clone(), engine_cluster, rpc.clone(), slab.pool(8), None);
+            Regions::new(runtime.clone(), cluster, rpc, engine)
+        });
+        let nodes: Vec<_> = nodes.collect();
+        double.set_nodes(&nodes);
+        let file = RegionFile { inode: INODE, layout: Layout::Striped, pages };
+        Self { double, nodes, file, runtime: runtime.clone() }
+    }
+
+    pub async fn attach(&self, node: usize, processes: u32, alone: bool) -> Process {
+        let attachment = self.nodes[node].attach(self.file, processes, alone).await.expect("attached");
+        Process::new(attachment, self.file.pages)
+    }
+}
+
+impl Process {
+    fn new(attachment: Arc<Attachment>, pages: u32) -> Self {
+        let descriptors = attachment.memory().descriptors().expect("of the agent");
+        let [data, ..] = descriptors;
+        let data = Arena::map(data, pages as usize * PAGE_SIZE).expect("data");
+        let copies = descriptors.map(|file| file.try_clone_to_owned().expect("a descriptor"));
+        let memory = RegionMemory::map(copies, pages).expect("memory");
+        let mapping = Mapping::private(PAGE_SIZE).expect("an unused mapping");
+        let owner = attachment.owner();
+        let region = MappedRegion::new(memory, (mapping, Mechanism::None), Box::new(NoSource), owner);
+        Self { attachment, region, data }
+    }
+
+    async fn bring(&self, page: u32, write: bool) {
+        loop {
+            match self.region.advance(page, write).expect("no fault of the mechanism") {
+                Step::Done => return,
+                Step::Again => panic!("processes are simulated one after the other"),
+                Step::Fetch => drop(self.attachment.fetch(page, write).await.expect("fetched")),
+            }
+        }
+    }
+
+    pub async fn store(&self, at: usize, byte: u8) {
+        self.bring((at / PAGE_SIZE) as u32, true).await;
+        self.data.copy_in(at, &[byte]);
+    }
+
+    pub async fn load(&self, at: usize) -> u8 {
+        self.bring((at / PAGE_SIZE) as u32, false).await;
+        let mut byte = [0];
+        self.data.copy_out(at, &mut byte);
+        byte[0]
+    }
+
+    fn counted(&self, counter: Counter) -> u64 {
+        self.region.memory().control.counted(counter)
+    }
+}
+
+/// Runs a test in a simulation.
+fn simulate<F: Future<Output = ()> + Send + 'static>(seed: u64, test: impl FnOnce(Runtime) -> F) {
+    let simulation = Simulation::new(seed);
+    let runtime = simulation.runtime().clone();
+    simulation.run(test(runtime));
+}
+
+#[test]
+fn two_nodes_may_write_alternate_bytes_of_a_page() {
+    simulate(1, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, UNIT_PAGES + 2);
+        let processes = [bed.attach(0, 2, false).await, bed.attach(1, 2, false).await];
+        for round in 0..5_u8 {
+            for (number, process) in processes.iter().enumerate() {
+                for at in (number..3 * PAGE_SIZE).step_by(2) {
+                    process.store(at, round * 3 + number as u8 + 1).await;
+                }
+            }
+            let [one, two] = &processes;
+            let both = join(one.attachment.barrier(), two.attachment.barrier()).await;
+            assert_eq!(both, (Ok(()), Ok(())));
+            for process in &processes {
+                for at in 0..3 * PAGE_SIZE {
+                    assert_eq!(
+                        process.load(at).await,
+                        round * 3 + (at % 2) as u8 + 1,
+                        "byte {at} in {round}"
+                    );
+                }
+            }
+        }
+        // Page 0, then readahead. Written pages are merged, not fetched again.
+        assert_eq!(processes[0].counted(Counter::PagesFetched), 17);
+        assert_eq!(processes[0].counted(Counter::PagesMerged), 15);
+        assert_eq!(processes[0].counted(Counter::WriteFaults), 2, "the second fault opens two pages");
+    });
+}
+
+#[test]
+fn pages_that_others_have_changed_are_dropped_and_others_stay() {
+    simulate(2, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 10);
+        let (writer, reader) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        for page in 0..10 {
+            assert_eq!(reader.load(page * PAGE_SIZE).await, 0);
+        }
+        writer.store(3 * PAGE_SIZE + 7, 9).await;
+        writer.attachment.flush().await.expect("flushed");
+        assert_eq!(reader.load(3 * PAGE_SIZE + 7).await, 0, "not before an update");
+        reader.attachment.update().await.expect("updated");
+        assert_eq!(reader.counted(Counter::PagesDropped), 1);
+        assert_eq!(reader.load(3 * PAGE_SIZE + 7).await, 9);
+        reader.attachment.update().await.expect("updated");
+        assert_eq!(reader.counted(Counter::PagesDropped), 1, "nothing has changed since");
+    });
+}
+
+#[test]
+fn a_failed_flush_keeps_the_changes() {
+    simulate(3, |runtime| async move {
+        let bed = Bed::new(&runtime, 1, 4);
+        let process = bed.attach(0, 1, false).await;
+        process.store(5, 1).await;
+        bed.double.fail_patches(true);
+        assert_eq!(process.attachment.flush().await.map_err(|fault| fault.errno), Err(Errno::ENOSPC));
+        bed.double.fail_patches(false);
+        process.attachment.flush().await.expect("flushed");
+        assert_eq!(bed.double.byte(5), 1);
+        process.attachment.flush().await.expect("flushed");
+        assert_eq!(process.counted(Counter::PagesFlushed), 1, "the second flush finds nothing");
+    });
+}
+
+#[test]
+fn processes_alone_see_each_other_after_barriers_only() {
+    simulate(4, |runtime| async move {
+        let bed = Bed::new(&runtime, 1, 4);
+        let (one, two) = (bed.attach(0, 2, true).await, bed.attach(0, 2, true).await);
+        one.store(5, 1).await;
+        two.store(6, 2).await;
+        assert_eq!((two.load(5).await, one.load(6).await), (0, 0));
+        assert_eq!(join(one.attachment.barrier(), two.attachment.barrier()).await, (Ok(()), Ok(())));
+        assert_eq!((two.load(5).await, one.load(6).await), (1, 2));
+    });
+}
+
+#[test]
+fn a_detached_process_ends_barriers_and_leaves_its_stores() {
+    simulate(5, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 4);
+        let (one, two) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        two.store(6, 2).await;
+        let waiting = one.attachment.barrier();
+        let leaving = async {
+            bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
+            two.attachment.detach(true).await
+        };
+        let (waited, left) = join(waiting, leaving).await;
+        assert_eq!(left, Ok(()));
+        let errno = waited.expect_err("the other process has ended").errno;
+        assert!([Errno::EPIPE, Errno::EOWNERDEAD].contains(&errno), "{errno:?}");
+        assert_eq!(bed.double.byte(6), 2);
+        assert!(one.attachment.barrier().await.is_err(), "and so does the next one");
+        one.attachment.detach(false).await.expect("detached");
+        assert!(bed.nodes.iter().all(|node| node.barrier_of(INODE).is_none()), "nothing is left");
+    });
+}

@@ -1,0 +1,132 @@
+//! Update: brings pages that others have changed up to date.
+//!
+//! - A valid page is dropped: the next access fetches it.
+//! - A written page is merged, because processes may be writing to it: the bytes that differ between its home and its twin are those
+//!   that others have changed. They are stored one by one; all other bytes are left alone.
+
+use super::flush::Page;
+use super::memory::Memory;
+use crate::replies::unexpected_reply;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::patch::Difference;
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
+use tameike_core::{Fault, Result};
+use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
+
+impl Memory {
+    /// Asks the coordinator for changes of others, and applies them.
+    pub async fn update(self: &Arc<Self>) -> Result<()> {
+        let (region, after) = (self.file.inode, self.sequence());
+        match self.parts.ask(region, RegionRequest::Changes { region, after }).await? {
+            RegionReply::Changes { sequence, changes } => self.apply(&changes, sequence).await,
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Applies changes of others; afterwards all changes up to `sequence` are here. After an error, they are not: the next update
+    /// tries again.
+    pub async fn apply(self: &Arc<Self>, changes: &Changes, sequence: u64) -> Result<()> {
+        let pages = match changes {
+            Changes::Any => RangeSet::from(0..self.control().pages()),
+            Changes::Pages(all) => {
+                let others = all.iter().filter(|change| change.writer != self.writer);
+                others.flat_map(|change| change.pages.iter()).collect()
+            }
+        };
+        let _only = self.syncing.lock().await;
+        for unit_pages in self.drop_valid(&pages)? {
+            self.merge(unit_pages).await?;
+        }
+        self.updated(sequence);
+        Ok(())
+    }
+
+    /// Drops the valid pages of a set. Returns the runs of written pages, each of one unit.
+    fn drop_valid(&self, pages: &RangeSet) -> Result<Vec<Range<u32>>> {
+        let mut epoch = self.epoch.write();
+        *epoch += 1;
+        let control = self.control();
+        let (mut written, mut dropped) = (Vec::<Range<u32>>::new(), 0..0);
+        for page in pages.iter().flatten().filter(|&page| page < control.pages()) {
+            loop {
+                let word = control.load(page);
+                match word.state() {
+                    PageState::Absent => break,
+                    PageState::Written => {
+                        match written.last_mut() {
+                            Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => {
+                                last.end += 1
+                            }
+                            _ => written.push(page..page + 1),
+                        }
+                        break;
+                    }
+                    PageState::Valid if control.replace(page, word, word.dropped()) => {
+                        if dropped.end != page {
+                            self.punch(&dropped)?;
+                            dropped.start = page;
+                        }
+                        dropped.end = page + 1;
+                        break;
+                    }
+                    // A process is making the twin.
+                    PageState::Valid | PageState::Claimed => std::thread::yield_now(),
+                }
+            }
+        }
+        self.punch(&dropped)?;
+        Ok(written)
+    }
+
+    /// Removes dropped pages from the processes. One that has the memory alone does that itself.
+    fn punch(&self, pages: &Range<u32>) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        self.control().count(Counter::PagesDropped, pages.len() as u64);
+        if self.alone {
+            return Ok(());
+        }
+        let punched = self.memory.punch(pages.clone());
+        punched.map_err(|error| Fault::from_os("dropping pages of a region", &error))
+    }
+
+    /// Merges changes of others into written pages of a unit.
+    async fn merge(&self, pages: Range<u32>) -> Result<()> {
+        let bytes = self.read_home(pages.start / UNIT_PAGES, &pages).await?;
+        let (mut data, mut twin): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        for (number, home) in pages.clone().zip(bytes.as_chunks::<PAGE_SIZE>().0) {
+            self.memory.read_twins(number..number + 1, &mut twin);
+            let changed = Difference::between(&twin, home);
+            if changed.is_empty() {
+                continue;
+            }
+            self.memory.read(number..number + 1, &mut data);
+            let start = u64::from(number) * PAGE_SIZE as u64;
+            for run in changed.runs() {
+                let run = usize::from(run.start)..usize::from(run.end);
+                for part in unstored(run.clone(), &twin, &data) {
+                    let at = start + part.start as u64;
+                    self.memory.write(at, &home[part]);
+                }
+                self.memory.write_twins(start + run.start as u64, &home[run]);
+            }
+            self.control().count(Counter::PagesMerged, 1);
+        }
+        Ok(())
+    }
+}
+
+/// The parts of a run of bytes that no process of this node has stored to.
+fn unstored(run: Range<usize>, twin: &Page, data: &Page) -> Vec<Range<usize>> {
+    let mut parts = Vec::<Range<usize>>::new();
+    for at in run.filter(|&at| twin[at] == data[at]) {
+        match parts.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => parts.push(at..at + 1),
+        }
+    }
+    parts
+}
