@@ -10,6 +10,7 @@ pub mod errno;
 pub mod ids;
 pub mod limits;
 pub mod name;
+pub mod patch;
 pub mod placement;
 pub mod ranges;
 pub mod receipt;

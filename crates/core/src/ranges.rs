@@ -53,6 +53,29 @@ impl RangeSet {
         self.0.splice(first..last, [joined]);
     }
 
+    /// Adds the ranges of another set.
+    pub fn insert_all(&mut self, other: &Self) {
+        let mut sorted = std::mem::take(&mut self.0);
+        sorted.extend_from_slice(&other.0);
+        // Two sorted runs: merged in linear time.
+        sorted.sort_by_key(|range| range.start);
+        for range in sorted {
+            match self.0.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => self.0.push(range),
+            }
+        }
+    }
+
+    /// Joins neighbouring ranges where `joins` returns true for the size of the gap between them.
+    pub fn join(&mut self, mut joins: impl FnMut(u32) -> bool) {
+        self.0.dedup_by(|next, last| {
+            let joined = joins(next.start - last.end);
+            last.end = if joined { next.end } else { last.end };
+            joined
+        });
+    }
+
     /// Removes a range.
     pub fn remove(&mut self, range: Range<u32>) {
         if range.is_empty() {
@@ -139,6 +162,27 @@ mod tests {
                     prop_assert!(around.is_none_or(|range| ranges.iter().any(|part| part == range)));
                 }
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn sets_are_united_and_gaps_joined(
+            sets in prop::array::uniform2(prop::collection::vec((0u32..90, 0u32..6), 0..20)),
+            largest in 0u32..8,
+        ) {
+            let [mut united, other] = sets.map(|ranges| {
+                ranges.into_iter().map(|(start, length)| start..start + length).collect::<RangeSet>()
+            });
+            let expected: RangeSet = united.iter().chain(other.iter()).collect();
+            united.insert_all(&other);
+            prop_assert_eq!(&united, &expected);
+            let mut joined = united.clone();
+            joined.join(|gap| gap <= largest);
+            let gaps = united.gaps(united.iter().next().map_or(0, |first| first.start)..united.end());
+            let filled = gaps.into_iter().filter(|gap| gap.len() <= largest as usize);
+            let expected: RangeSet = united.iter().chain(filled).collect();
+            prop_assert_eq!(joined, expected);
         }
     }
 

@@ -5,8 +5,10 @@
 //! contain more pages than were changed, never fewer.
 
 use crate::ids::{InodeId, NodeId};
+use crate::limits::{MESSAGE_SIZE_MAX, NODES_MAX};
 use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Largest number of children of a node in a barrier tree.
 pub const BARRIER_CHILDREN: usize = 8;
@@ -20,6 +22,44 @@ pub struct NodeChanges {
     pub node: NodeId,
     /// The pages.
     pub pages: RangeSet,
+}
+
+// A list with one range of each node fits beside the set of all nodes: a node and the number of its ranges take 3 bytes, a range of
+// pages 10, a range of nodes 5.
+const _: () = assert!(NODES_MAX as usize * (3 + 10) + NODES_MAX as usize / 2 * 5 + 64 <= MESSAGE_SIZE_MAX);
+const _: () = assert!(PAGE_RANGES_MAX <= NODES_MAX as usize);
+
+/// Unites the entries of each node. The result has one entry per node with changes, ascending.
+pub fn united(changes: impl IntoIterator<Item = NodeChanges>) -> Vec<NodeChanges> {
+    let mut nodes = BTreeMap::<NodeId, RangeSet>::new();
+    for NodeChanges { node, pages } in changes {
+        nodes.entry(node).or_default().insert_all(&pages);
+    }
+    nodes.retain(|_, pages| !pages.is_empty());
+    nodes.into_iter().map(|(node, pages)| NodeChanges { node, pages }).collect()
+}
+
+/// Joins ranges with the smallest gaps between them until at most `limit` ranges are left, or one in each entry.
+pub fn coarsen(changes: &mut [NodeChanges], limit: usize) {
+    let mut gaps = Vec::new();
+    let mut count = 0;
+    for NodeChanges { pages, .. } in &*changes {
+        count += pages.count();
+        gaps.extend(pages.iter().zip(pages.iter().skip(1)).map(|(last, next)| next.start - last.end));
+    }
+    let excess = count.saturating_sub(limit).min(gaps.len());
+    if excess == 0 {
+        return;
+    }
+    let (smaller, &mut largest, _) = gaps.select_nth_unstable(excess - 1);
+    let mut equal = excess - smaller.iter().filter(|&&gap| gap < largest).count();
+    for NodeChanges { pages, .. } in changes {
+        pages.join(|gap| {
+            let is_last = gap == largest && equal > 0;
+            equal -= usize::from(is_last);
+            gap < largest || is_last
+        });
+    }
 }
 
 /// Changes since a sequence number.
@@ -72,14 +112,15 @@ pub struct Release {
 /// A request to the coordinator of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionRequest {
-    /// A process of the sender attaches.
+    /// A process of the sender attaches. Fails with `EPIPE` if a process of the region has ended and others are still
+    /// attached, with `EINVAL` if the others have another number of processes, with `EBUSY` if all have attached.
     Attach {
         /// The region.
         region: InodeId,
         /// Number of processes that take part in barriers; the same for all of them.
         processes: u32,
     },
-    /// A process of the sender detaches.
+    /// A process of the sender detaches. If others are still attached, barriers fail from now on.
     Detach {
         /// The region.
         region: InodeId,
@@ -93,14 +134,15 @@ pub enum RegionRequest {
         /// The changed pages.
         pages: RangeSet,
     },
-    /// Requests the changes after a sequence number.
+    /// Requests the changes after a sequence number. Only those since the last release are known.
     Changes {
         /// The region.
         region: InodeId,
         /// The sequence number.
         after: u64,
     },
-    /// Processes have arrived at a barrier. The reply is the release.
+    /// Processes have arrived at a barrier. The reply is the release. Fails with `ESTALE` if it is not the current
+    /// barrier, with `EPIPE` if a process has detached, with `EOWNERDEAD` if one has ended without detaching.
     Arrive(Arrival),
 }
 
