@@ -80,6 +80,7 @@ proptest! {
         let records = read(&bytes).expect("as written");
         pages.retain(|(_, before, after)| before != after);
         prop_assert_eq!(records.len(), pages.len());
+        prop_assert_eq!(records.iter().map(PagePatch::size).sum::<usize>(), bytes.len());
         for (record, (number, before, after)) in records.iter().zip(&pages) {
             prop_assert_eq!(record.page(), *number);
             let mut found = *before;
