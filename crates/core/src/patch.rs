@@ -203,6 +203,16 @@ impl PagePatch<'_> {
         self.page
     }
 
+    /// Size of the record, in bytes.
+    pub fn size(&self) -> usize {
+        let body = match &self.content {
+            Content::Whole(_) => PAGE_SIZE,
+            Content::Runs { table, bytes } => COUNT_SIZE + table.len() + bytes.len(),
+            Content::Masked { .. } => MASK_SIZE + PAGE_SIZE,
+        };
+        HEADER_SIZE + body
+    }
+
     /// Returns true if the patch replaces the whole page.
     pub fn is_whole(&self) -> bool {
         matches!(self.content, Content::Whole(_))

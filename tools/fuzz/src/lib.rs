@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use tameike::driver::protocol::{ClientRequest, DriverReply};
 use tameike::place::record::{DeviceOwner, JobRecord, NodeState};
 use tameike_agent::control::{AgentAnswer, AgentCommand, AgentStart};
+use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX, patches};
 use tameike_core::wire::call::{ReplyHeader, RequestHeader};
 use tameike_core::wire::endpoint::Endpoint;
 use tameike_core::wire::{Reply, Request, codec};
@@ -22,12 +23,13 @@ use tameike_core::wire::{Reply, Request, codec};
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 25] = [
+pub const TARGETS: [(&str, Target); 26] = [
     ("request", request),
     ("reply", reply),
     ("frame_header", tameike_fabric::fuzz::frame_header),
     ("hello", tameike_fabric::fuzz::hello),
     ("endpoint", endpoint),
+    ("patch", patch),
     ("ring_request", tameike_ring::fuzz::request),
     ("ring_reply", tameike_ring::fuzz::reply),
     ("ring_greeting", tameike_ring::fuzz::greeting),
@@ -100,6 +102,26 @@ pub fn reply(bytes: &[u8]) {
 /// An agent's announcement of its endpoint.
 pub fn endpoint(bytes: &[u8]) {
     round_trip::<Endpoint>(bytes);
+}
+
+/// A patch: each record, written again, has the same effect, and its effect does not depend on the rest of the page.
+pub fn patch(bytes: &[u8]) {
+    for record in patches(bytes).map_while(Result::ok) {
+        let before = [0xA5; PAGE_SIZE];
+        let (mut after, mut other) = (before, [0; PAGE_SIZE]);
+        record.apply(&mut after);
+        record.apply(&mut other);
+        let changed = Difference::between(&before, &after);
+        for run in changed.runs().map(|run| usize::from(run.start)..usize::from(run.end)) {
+            assert_eq!(after[run.clone()], other[run]);
+        }
+        let mut buffer = [0; RECORD_SIZE_MAX];
+        let mut writer = PatchWriter::new(&mut buffer);
+        assert!(writer.push(record.page(), &changed, &after), "a record fits");
+        let (length, mut again) = (writer.len(), before);
+        patches(&buffer[..length]).for_each(|record| record.expect("as written").apply(&mut again));
+        assert_eq!(again, after);
+    }
 }
 
 /// The journal of the cache view: records of the log, and values of the table.

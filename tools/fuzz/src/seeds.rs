@@ -11,6 +11,7 @@ use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
     CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, NodeRecord, Progress, Secret, Undrained,
 };
+use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run};
 use tameike_core::wire::codec;
@@ -25,7 +26,7 @@ use tameike_store::meta::{self, LogCommand};
 pub type Seed = (&'static str, String, Vec<u8>);
 
 /// Tests of messages: name, kind of message (0 request, 1 reply), bytes that stand before.
-const GOLDEN: [(&str, usize, &str); 15] = [
+const GOLDEN: [(&str, usize, &str); 18] = [
     ("the_kinds_of_message", 0, ""),
     ("the_kinds_of_reply", 1, ""),
     ("requests_to_the_metadata_service", 0, "00"),
@@ -41,8 +42,15 @@ const GOLDEN: [(&str, usize, &str); 15] = [
     ("requests_to_views", 0, "04"),
     ("requests_for_locks", 0, "05"),
     ("replies_of_lock_services", 1, "06"),
+    ("replies_of_views", 1, "05"),
+    ("requests_to_coordinators_of_regions", 0, "07"),
+    ("replies_of_coordinators_of_regions", 1, "08"),
 ];
-const GOLDEN_TESTS: &str = include_str!("../../../crates/core/src/wire/tests.rs");
+const GOLDEN_TESTS: &str = concat!(
+    include_str!("../../../crates/core/src/wire/tests.rs"),
+    include_str!("../../../crates/core/src/wire/tests/client.rs"),
+    include_str!("../../../crates/core/src/wire/tests/region.rs"),
+);
 /// A container: header, subfile with two lanes in blocks of 4 KiB behind a header of the same size, index.
 const CONTAINER: [&[u8]; 3] = [
     include_bytes!("../../../crates/container/tests/golden/container-1-zstd/container"),
@@ -349,7 +357,25 @@ fn containers() -> Vec<Seed> {
     seeds
 }
 
+/// Patches with one record of each form.
+fn patches() -> Vec<Seed> {
+    let before = [0; PAGE_SIZE];
+    let changed: [fn(usize) -> bool; 3] = [|_| true, |byte| byte % 1000 < 3, |byte| byte % 2 == 0];
+    let pages = changed.map(|changed| std::array::from_fn(|byte| u8::from(changed(byte))));
+    let mut buffer = [0; 3 * RECORD_SIZE_MAX];
+    let mut writer = PatchWriter::new(&mut buffer);
+    for (number, after) in pages.iter().enumerate() {
+        writer.push(300 * number as u32, &Difference::between(&before, after), after);
+    }
+    let length = writer.len();
+    let short = [7, 0, 0, 0, 1, 0, 2, 0, 3, 0, 2, 0, 44, 1, 1, 0, 1, 2, 3];
+    vec![
+        ("patch", "forms".to_owned(), buffer[..length].to_vec()),
+        ("patch", "runs".to_owned(), short.to_vec()),
+    ]
+}
+
 /// All seeds.
 pub fn all() -> Vec<Seed> {
-    [messages(), store(), journal(), machine(), ring(), settings(), lines(), containers()].concat()
+    [messages(), patches(), store(), journal(), machine(), ring(), settings(), lines(), containers()].concat()
 }

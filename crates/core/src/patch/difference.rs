@@ -26,14 +26,14 @@ pub struct Difference {
 
 /// Bit k is set if byte k of `word` is not zero.
 fn nonzero_bytes(word: u64) -> u64 {
-    let high = ((word & SEVENS) + SEVENS | word) & HIGH;
+    let high = (((word & SEVENS) + SEVENS) | word) & HIGH;
     (high >> 7).wrapping_mul(GATHER) >> 56
 }
 
 /// Byte k is 0xFF if bit k is set, else 0.
 pub(super) fn expand(bits: u8) -> u64 {
-    let diagonal = u64::from(bits) * LOW & DIAGONAL;
-    ((diagonal + SEVENS & HIGH) >> 7) * 0xFF
+    let diagonal = (u64::from(bits) * LOW) & DIAGONAL;
+    (((diagonal + SEVENS) & HIGH) >> 7) * 0xFF
 }
 
 impl Difference {

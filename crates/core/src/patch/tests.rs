@@ -1,3 +1,5 @@
+#![expect(clippy::single_range_in_vec_init, reason = "lists of ranges of bytes")]
+
 use super::*;
 use proptest::prelude::*;
 
@@ -78,6 +80,7 @@ proptest! {
         let records = read(&bytes).expect("as written");
         pages.retain(|(_, before, after)| before != after);
         prop_assert_eq!(records.len(), pages.len());
+        prop_assert_eq!(records.iter().map(PagePatch::size).sum::<usize>(), bytes.len());
         for (record, (number, before, after)) in records.iter().zip(&pages) {
             prop_assert_eq!(record.page(), *number);
             let mut found = *before;
@@ -113,11 +116,11 @@ proptest! {
 #[test]
 fn a_record_has_the_shortest_form() {
     let every = |step: usize| (0..PAGE_SIZE).step_by(step).map(|byte| byte..byte + 1).collect::<Vec<_>>();
-    let whole = one(std::slice::from_ref(&(0..PAGE_SIZE)));
+    let whole = one(&[0..PAGE_SIZE]);
     assert_eq!((form_of(&whole), whole.len()), (WHOLE, HEADER_SIZE + PAGE_SIZE));
     let sparse = one(&[0..1, 4090..PAGE_SIZE]);
     assert_eq!((form_of(&sparse), sparse.len()), (RUNS, HEADER_SIZE + 2 + 2 * 4 + 7));
-    let long = one(std::slice::from_ref(&(1..PAGE_SIZE)));
+    let long = one(&[1..PAGE_SIZE]);
     assert_eq!((form_of(&long), long.len()), (RUNS, HEADER_SIZE + 2 + 4 + 4095));
     let dense = one(&every(2));
     assert_eq!((form_of(&dense), dense.len()), (MASKED, RECORD_SIZE_MAX));
@@ -145,12 +148,12 @@ fn a_record_that_does_not_fit_changes_nothing() {
     for ranges in [vec![0..PAGE_SIZE], vec![5..9], (0..2048).map(|byte| 2 * byte..2 * byte + 1).collect()] {
         let after = changed(&before, &ranges);
         let difference = Difference::between(&before, &after);
-        let first = one(std::slice::from_ref(&(1..3)));
+        let first = one(&[1..3]);
         let size = one(&ranges).len();
         for missing in [1, size - 1, size] {
             let mut buffer = vec![0xEE; first.len() + size - missing];
             let mut writer = PatchWriter::new(&mut buffer);
-            let small = changed(&before, std::slice::from_ref(&(1..3)));
+            let small = changed(&before, &[1..3]);
             assert!(writer.is_empty());
             assert!(writer.push(7, &Difference::between(&before, &small), &small));
             assert!(!writer.push(8, &difference, &after));

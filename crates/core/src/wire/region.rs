@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 /// Largest number of children of a node in a barrier tree.
 pub const BARRIER_CHILDREN: usize = 8;
-/// Largest number of page ranges in one message; lists with more are coarsened.
+/// Largest number of page ranges in one message; lists with more are coarsened. With more writers, the message says that any page may have
+/// changed.
 pub const PAGE_RANGES_MAX: usize = 1 << 13;
 
 /// A memory of the region: that of the processes of one node, or of one process.
@@ -33,10 +34,9 @@ pub struct NodeChanges {
     pub pages: RangeSet,
 }
 
-// A list with one range of each node fits beside the set of all nodes: a node and the number of its ranges take 3 bytes, a range of
-// pages 10, a range of nodes 5.
-const _: () = assert!(NODES_MAX as usize * (3 + 10) + NODES_MAX as usize / 2 * 5 + 64 <= MESSAGE_SIZE_MAX);
-const _: () = assert!(PAGE_RANGES_MAX <= NODES_MAX as usize);
+// A list fits beside the set of all nodes: a writer takes 8 bytes, the number of its ranges 1 more than a node, a range of pages 10, and a
+// range of nodes 5.
+const _: () = assert!(PAGE_RANGES_MAX * (9 + 10) + NODES_MAX as usize / 2 * 5 + 64 <= MESSAGE_SIZE_MAX);
 
 /// Unites the entries of each memory. The result has one entry per memory with changes, ascending.
 pub fn united(changes: impl IntoIterator<Item = NodeChanges>) -> Vec<NodeChanges> {

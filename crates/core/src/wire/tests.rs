@@ -2,7 +2,9 @@
 //! here, make sure that agents of the two formats refuse each other (`PROTOCOL_VERSION`), and that neither reads stores
 //! of the other.
 
+mod client;
 mod pack;
+mod region;
 
 use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space, Storm};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
@@ -18,6 +20,7 @@ use super::meta::{
     OpenId, Opener, RenameMode, Step, Target,
 };
 use super::pack::{PackReply, PackRequest};
+use super::region::{RegionReply, RegionRequest};
 use super::unit::{Backing, FlushEnd, Sought, SpaceChange, UnitDigest, UnitLocation, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
@@ -143,6 +146,7 @@ fn the_kinds_of_message() {
         (Request::Client(ClientRequest::Revoke { inodes: vec![INODE] }), "040001838404"),
         (Request::Lock(LockRequest::Blockers { inode: INODE, owner: OWNER }), "0505838404c8018201"),
         (Request::Pack(PackRequest::Forget), "060b"),
+        (Request::Region(RegionRequest::Changes { region: INODE, after: 300 }), "0703838404ac02"),
     ]);
 }
 
@@ -157,6 +161,7 @@ fn the_kinds_of_reply() {
         (Reply::Client(ClientReply::Done), "0500"),
         (Reply::Lock(LockReply::Done), "0600"),
         (Reply::Pack(PackReply::Done), "0700"),
+        (Reply::Region(RegionReply::Done), "0800"),
     ]);
 }
 
@@ -446,6 +451,8 @@ fn requests_to_the_unit_service() {
             },
             "0e8384040164017009",
         ),
+        (UnitRequest::Patch { inode: INODE }, "0f838404"),
+        (UnitRequest::FetchAdd { unit: UNIT, offset: 300, addend: 200 }, "108384048201ac02c801"),
     ]);
 }
 
@@ -481,6 +488,7 @@ fn replies_of_the_unit_service() {
             "0702000101802080400401020304ac02",
         ),
         (UnitReply::Loaded { held: 300, left_out: 5 }, "08ac0205"),
+        (UnitReply::Previous(300), "09ac02"),
     ]);
 }
 
@@ -550,24 +558,6 @@ fn replies_of_coordinators() {
 }
 
 #[test]
-fn requests_to_views() {
-    check(&[
-        (ClientRequest::Revoke { inodes: vec![INODE] }, "0001838404"),
-        (
-            ClientRequest::Moved { dir: INODE, from: b"a".to_vec(), to: b"b/c".to_vec() },
-            "01838404016103622f63",
-        ),
-        (ClientRequest::LockWaits { owner: OWNER }, "02c8018201"),
-        (ClientRequest::Removing { inode: INODE }, "03838404"),
-        (ClientRequest::Kept { inode: INODE }, "04838404"),
-        (
-            ClientRequest::ReadHeld { unit: UNIT, offset: 1, length: 300, generation: GENERATION },
-            "05838404820101ac0209",
-        ),
-    ]);
-}
-
-#[test]
 fn requests_to_agents() {
     check(&[
         (AdminRequest::Space { view: View::NodeLocal }, "0000"),
@@ -611,18 +601,6 @@ fn replies_of_agents() {
             "0401ac02050101090102ac02040161",
         ),
         (AdminReply::MostRequested(vec![(INODE, 300)]), "0501838404ac02"),
-    ]);
-}
-
-#[test]
-fn replies_of_views() {
-    check(&[
-        (ClientReply::Done, "00"),
-        (ClientReply::Waits(vec![INODE]), "0101838404"),
-        (ClientReply::Held(Fault::new(Errno::EIO, "gone")), "020a04676f6e65"),
-        (ClientReply::Read, "03"),
-        (ClientReply::NotHeld, "04"),
-        (ClientReply::Busy, "05"),
     ]);
 }
 

@@ -14,6 +14,7 @@ mod freeing;
 mod gaps;
 mod load;
 mod open_files;
+mod patch;
 mod save;
 
 use crate::cache::Activity;
@@ -114,8 +115,7 @@ impl UnitService {
     ) -> Result<(UnitReply, Carried)> {
         let reply = match request {
             UnitRequest::Write { unit, ranges, generation } => {
-                let payload =
-                    payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write request has no payload"))?;
+                let payload = required(payload)?;
                 check_index(unit.index)?;
                 let _allocation = self.allocations.begin();
                 self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
@@ -170,7 +170,14 @@ impl UnitService {
             UnitRequest::Digest { inode, path, size, units } => {
                 UnitReply::Digests(self.digests(inode, path, size, units).await?)
             }
-            UnitRequest::Patch { .. } | UnitRequest::FetchAdd { .. } => return Err(Errno::EOPNOTSUPP.into()),
+            UnitRequest::Patch { inode } => {
+                self.patch(inode, &required(payload)?).await.map(|()| UnitReply::Done)?
+            }
+            UnitRequest::FetchAdd { unit, offset, addend } => {
+                check_index(unit.index)?;
+                let _allocation = self.allocations.begin();
+                UnitReply::Previous(self.parts.extents.fetch_add(unit, offset, addend).await?)
+            }
         };
         Ok((reply, Carried::Nothing))
     }
@@ -284,6 +291,10 @@ impl UnitService {
         found.truncate(limit);
         Ok(found)
     }
+}
+
+fn required(payload: Option<Payload>) -> Result<Payload> {
+    payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a request to change bytes of a unit has no payload"))
 }
 
 /// The largest file size bounds the index of a unit, so that its offset cannot overflow.

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{PIECES_MAX, UNIT_SIZE};
+use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, Result, UnitId, View};
 use tameike_io::Payload;
 
@@ -179,6 +180,10 @@ impl Change<'_> {
         self.freed.extend(self.record.drop_clean());
     }
 
+    pub(super) fn unit(&self) -> UnitId {
+        self.unit
+    }
+
     pub(super) fn has_clean(&self) -> bool {
         self.unit.inode.is_cached() && self.before.has_clean()
     }
@@ -216,13 +221,42 @@ impl Change<'_> {
     /// Replaces the unit's bytes at the ranges of `pieces`.
     pub(super) async fn put(&mut self, pieces: &Pieces, dirty: bool) -> Result<(), Refused> {
         let (first, payload) = self.whole_blocks(pieces).await?;
-        for blocks in pieces.blocks().iter() {
-            let bytes = bytes_of(&blocks);
-            self.store_blocks(&blocks, &payload.slice(bytes.start - first..bytes.end - first)).await?;
-        }
+        self.store_all(&pieces.blocks(), first, &payload).await?;
         for range in pieces.ranges().iter() {
             self.record.held.insert(range.clone());
             if dirty { self.record.dirty.insert(range) } else { self.record.dirty.remove(range) }
+        }
+        Ok(())
+    }
+
+    /// Changes `blocks` by `edit`, which gets the unit's bytes: those of `needed` are valid, zeros where the unit has none.
+    pub(super) async fn edit<T>(
+        &mut self,
+        blocks: &RangeSet,
+        needed: &RangeSet,
+        edit: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, Refused> {
+        let mut frame = self.store.scratch.take().await;
+        for blocks in needed.iter() {
+            let (filled, result) = self.store.read_blocks(self.unit, &self.record, &blocks, frame).await;
+            result?;
+            frame = filled;
+            for gap in self.record.held.gaps(bytes_of(&blocks)) {
+                frame[gap.start as usize..gap.end as usize].fill(0);
+            }
+        }
+        let result = edit(&mut frame);
+        let payload = Payload::new(Arc::new(frame), 0..blocks.end() * BLOCK);
+        self.store_all(blocks, 0, &payload).await?;
+        blocks.iter().for_each(|blocks| self.record.held.insert(bytes_of(&blocks)));
+        Ok(result)
+    }
+
+    /// Stores `blocks`; the payload has the bytes of the unit from byte `first` on.
+    async fn store_all(&mut self, blocks: &RangeSet, first: u32, payload: &Payload) -> Result<(), Refused> {
+        for blocks in blocks.iter() {
+            let bytes = bytes_of(&blocks);
+            self.store_blocks(&blocks, &payload.slice(bytes.start - first..bytes.end - first)).await?;
         }
         Ok(())
     }
@@ -346,6 +380,12 @@ impl Change<'_> {
             self.record.held.insert(blocks.start * BLOCK..end);
         }
         Ok(())
+    }
+
+    /// Commits a change that has stored blocks.
+    pub(super) async fn finish(mut self) -> Result<()> {
+        self.defragment().await?;
+        self.commit()
     }
 
     pub(super) fn commit(mut self) -> Result<()> {

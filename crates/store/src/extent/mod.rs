@@ -16,6 +16,7 @@ mod damaged;
 mod data;
 mod index;
 mod location;
+mod patch;
 mod pieces;
 mod read;
 mod reclaim;
@@ -27,7 +28,7 @@ mod tests;
 
 use crate::ledger::Ledger;
 use crate::locks::Locks;
-use change::Refused;
+use change::{Change, Refused};
 use event_listener::Event;
 use parking_lot::Mutex;
 use space::SpaceAccounting;
@@ -129,28 +130,31 @@ impl ExtentStore {
             loop {
                 let mut change = store.begin(unit).await?;
                 change.set_generation(generation);
-                let refused = match change.put(&pieces, dirty).await {
-                    Ok(()) => {
-                        change.defragment().await?;
-                        return change.commit();
-                    }
-                    Err(refused) => refused,
-                };
-                // Must not wait with the unit locked: another writer may need to evict it.
-                match refused {
-                    Refused::Busy(other) => {
-                        drop(change);
-                        drop(store.locks.hold(other).await);
-                    }
-                    Refused::Fault(fault) if fault.errno == Errno::ENOSPC && change.has_clean() => {
-                        drop(change);
-                        store.drop_clean_of(unit).await?;
-                    }
-                    Refused::Fault(fault) => return Err(fault),
+                match change.put(&pieces, dirty).await {
+                    Ok(()) => return change.finish().await,
+                    Err(refused) => store.wait_to_retry(change, refused).await?,
                 }
             }
         })
         .await
+    }
+
+    /// Returns when a change that did not get its blocks may be tried again.
+    async fn wait_to_retry(&self, change: Change<'_>, refused: Refused) -> Result<()> {
+        // Must not wait with the unit locked: another writer may need to evict it.
+        match refused {
+            Refused::Busy(other) => {
+                drop(change);
+                drop(self.locks.hold(other).await);
+                Ok(())
+            }
+            Refused::Fault(fault) if fault.errno == Errno::ENOSPC && change.has_clean() => {
+                let unit = change.unit();
+                drop(change);
+                self.drop_clean_of(unit).await
+            }
+            Refused::Fault(fault) => Err(fault),
+        }
     }
 
     /// Adds clean bytes where the unit has none; never overwrites. Does nothing if space is short or the unit has a

@@ -13,6 +13,7 @@ use tameike_io::{BlockSums, Frame, Slab};
 mod below;
 mod full;
 mod model;
+mod patch;
 mod space;
 
 pub(super) const MIB: u64 = 1 << 20;

@@ -194,7 +194,11 @@ impl Rpc for DoubleRpc {
         let (node, runtime, pool) = (self.node, self.runtime.clone(), self.pool.clone());
         let double = self.double.clone();
         async move {
-            let delay = || Duration::from_micros(runtime.random_u64() % 100);
+            // Some messages are overtaken by many others.
+            let delay = || {
+                let slow = if runtime.random_u64() % 8 == 0 { 20 } else { 1 };
+                Duration::from_micros(runtime.random_u64() % 100 * slow)
+            };
             runtime.sleep(delay()).await;
             let (reply, bytes) = match request {
                 Request::Unit(request) => {

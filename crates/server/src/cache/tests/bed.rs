@@ -321,7 +321,7 @@ impl Bed {
         };
         let after_power_loss = self.power_lost.load(Ordering::Relaxed);
         let options = LedgerOptions { checkpoint_bytes: 100_000, volatile: true, after_power_loss };
-        let (runtime, capacity) = (self.machine.runtime(), [0, 0, self.capacity]);
+        let (runtime, capacity) = (self.machine.runtime(), [0, self.capacity / 2, self.capacity]);
         let open = async move {
             let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
                 RecordKind::Cache => replay(body, table),

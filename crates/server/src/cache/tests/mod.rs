@@ -10,6 +10,7 @@ mod faults;
 mod faulty;
 mod held;
 mod late;
+mod patches;
 mod paths;
 mod power;
 mod random;

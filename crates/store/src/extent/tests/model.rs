@@ -3,9 +3,12 @@
 use super::*;
 use crate::extent::record::blocks_of;
 use proptest::prelude::*;
+use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::wire::unit::SpaceChange;
 
 const SPAN: usize = 24_000;
+/// Number of whole pages in it.
+const PAGES: usize = SPAN / PAGE_SIZE;
 
 /// Model of a unit: value of each byte, and whether it is dirty.
 #[derive(Clone, PartialEq)]
@@ -44,6 +47,25 @@ impl Image {
         self.reserved.remove(blocks_of(&(range.start as u32..range.end as u32)));
     }
 
+    /// Stores whole blocks around the range: bytes that the unit lacks become zeros.
+    fn rewrite(&mut self, range: &Range<usize>) {
+        self.written(range);
+        let blocks = range.start / 4096 * 4096..range.end.div_ceil(4096) * 4096;
+        self.bytes[blocks].iter_mut().for_each(|byte| *byte = byte.or(Some((0, false))));
+    }
+
+    fn number(&self, place: usize) -> u64 {
+        let bytes = &self.bytes[8 * place..8 * place + 8];
+        u64::from_le_bytes(std::array::from_fn(|at| bytes[at].map_or(0, |(byte, _)| byte)))
+    }
+
+    fn add(&mut self, place: usize, addend: u64) {
+        let sum = self.number(place).wrapping_add(addend);
+        self.rewrite(&(8 * place..8 * place + 8));
+        let bytes = self.bytes[8 * place..].iter_mut().zip(sum.to_le_bytes());
+        bytes.for_each(|(byte, new)| *byte = Some((new, false)));
+    }
+
     fn has_clean(&self) -> bool {
         self.bytes.iter().flatten().any(|(_, dirty)| !dirty)
     }
@@ -77,6 +99,8 @@ impl Image {
 #[derive(Clone, Debug)]
 enum Step {
     Write { unit: usize, pieces: RangeSet, value: u8, generation: u64 },
+    Patch { unit: usize, pieces: RangeSet, value: u8 },
+    Add { unit: usize, place: usize, addend: u64 },
     Fill { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
     Read { unit: usize, generation: u64 },
     Truncate { file: usize, size: usize },
@@ -119,6 +143,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0usize..4, pieces(), 1u8.., 1u64..4)
             .prop_map(|(unit, pieces, value, generation)| Step::Write { unit, pieces, value, generation }),
+        6 => (0usize..2, pieces(), 1u8..).prop_map(|(unit, pieces, value)| Step::Patch { unit, pieces, value }),
+        3 => (0usize..2, 0..PAGES * PAGE_SIZE / 8, prop_oneof![1u64..3, any::<u64>()])
+            .prop_map(|(unit, place, addend)| Step::Add { unit, place, addend }),
         4 => write.prop_map(|(unit, (offset, size), value, generation)| Step::Fill { unit, offset, size, value, generation }),
         1 => (0usize..4, 1u64..4).prop_map(|(unit, generation)| Step::Read { unit, generation }),
         2 => (0usize..2, 0usize..SPAN).prop_map(|(file, size)| Step::Truncate { file, size }),
@@ -232,6 +259,8 @@ impl Test {
             Step::Write { unit, pieces, value, generation } => {
                 self.write(unit, pieces, value, generation)?;
             }
+            Step::Patch { unit, pieces, value } => self.patch(unit, pieces, value)?,
+            Step::Add { unit, place, addend } => self.add(unit, place, addend)?,
             Step::Fill { unit, offset, size, value, generation } => {
                 self.fill(unit, offset..offset + size, value, generation)?;
             }
@@ -317,6 +346,41 @@ impl Test {
                 }
             });
             result?;
+        }
+        Ok(())
+    }
+
+    fn patch(&mut self, number: usize, mut pieces: RangeSet, value: u8) -> Result<()> {
+        pieces.remove((PAGES * PAGE_SIZE) as u32..SPAN as u32);
+        let mut after = vec![[0; PAGE_SIZE]; PAGES];
+        pieces.iter().flatten().for_each(|at| after.as_flattened_mut()[at as usize] = byte_at(at, value));
+        let mut buffer = vec![0; PAGES * RECORD_SIZE_MAX];
+        let mut writer = PatchWriter::new(&mut buffer);
+        let first = unit(number).index as u32 * 256;
+        for (page, after) in (first..).zip(&after) {
+            assert!(writer.push(page, &Difference::between(&[0; PAGE_SIZE], after), after));
+        }
+        let length = writer.len();
+        let patch = self.store.patch(unit(number), self.world.payload(&buffer[..length]));
+        let result = self.world.machine.run(patch);
+        if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
+            self.push(number, |image| {
+                for range in pieces.iter() {
+                    image.rewrite(&(range.start as usize..range.end as usize));
+                    range.for_each(|at| image.bytes[at as usize] = Some((byte_at(at, value), false)));
+                }
+            });
+            result?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, number: usize, place: usize, addend: u64) -> Result<()> {
+        let result = self.world.machine.run(self.store.fetch_add(unit(number), 8 * place as u32, addend));
+        if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
+            let expected = self.now(number).number(place);
+            self.push(number, |image| image.add(place, addend));
+            assert_eq!(result?, expected, "the number before");
         }
         Ok(())
     }
