@@ -141,7 +141,7 @@ typedef struct {
   uint64_t pages;
   // How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.
   uint32_t mechanism;
-} tameike_dsm_stats;
+} tameike_dsm_counters;
 
 #ifdef __cplusplus
 extern "C" {
@@ -399,7 +399,7 @@ int tameike_dsm_touch(tameike_dsm *region,
                       int write);
 
 // Reads the counters of a region. Returns 0 or a negative errno.
-int tameike_dsm_stats(tameike_dsm *region, tameike_dsm_stats *stats);
+int tameike_dsm_stats(tameike_dsm *region, tameike_dsm_counters *stats);
 
 // Flushes a region, detaches from it, and removes its memory, also on an error. No thread may use the region any more. The process also
 // detaches from all regions when it returns from main() or calls exit(): its other threads must not use them then. A process that ends

@@ -78,7 +78,7 @@ fn text(root: &Path) -> Result<String, String> {
         ("AggregateOptions", "agg_options"),
     ];
     let names = ["File", "Request", "Piece", "Status", "Time"].map(|name| (name, name.to_lowercase()));
-    let of_regions = [("Region", "dsm"), ("RegionStats", "dsm_stats")];
+    let of_regions = [("Region", "dsm"), ("RegionCounters", "dsm_counters")];
     let others = of_containers.into_iter().chain(of_regions);
     let names = names.into_iter().chain(others.map(|(name, of_c)| (name, of_c.to_owned())));
     names.for_each(|(name, of_c)| {

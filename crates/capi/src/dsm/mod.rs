@@ -30,7 +30,7 @@ const MECHANISM_VARIABLE: &str = "TAMEIKE_DSM";
 /// Counters of a region, of all processes of this node together; with TAMEIKE_DSM_MPROTECT, of this process.
 #[repr(C)]
 #[derive(Debug)]
-pub struct RegionStats {
+pub struct RegionCounters {
     /// Accesses to pages that the node did not have.
     pub read_faults: u64,
     /// First writes to pages after they were fetched.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn tameike_dsm_touch(
 
 /// Reads the counters of a region. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut RegionStats) -> c_int {
+pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut RegionCounters) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
         let region = unsafe { deref(region)? };
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut Regi
             merged,
             barriers,
         ] = Counter::ALL.map(|counter| region.counted(counter));
-        let found = RegionStats {
+        let found = RegionCounters {
             read_faults,
             write_faults,
             pages_fetched,

@@ -84,7 +84,7 @@ static int share(char **arguments) {
     unsigned flags = mechanism(arguments[3]);
     size_t size = (size_t)atol(arguments[4]) * PAGE;
     tameike_dsm *region;
-    tameike_dsm_stats stats;
+    tameike_dsm_counters stats;
     /* Not a whole page: it is rounded up. */
     EQUAL(tameike_dsm_create(arguments[0], size - 100, (unsigned)ranks, flags, &region), 0);
     EQUAL(tameike_dsm_size(region), size);
@@ -104,7 +104,6 @@ static int share(char **arguments) {
     EQUAL(tameike_dsm_touch(region, 0, size, 0), 0);
     EQUAL(write(copy, bytes, size), size);
     EQUAL(close(copy), 0);
-    /* The agent reads and writes by the library, whose calls hold slots while they cause faults. */
     return -tameike_dsm_detach(region);
 }
 
@@ -202,14 +201,12 @@ static int errors(char **arguments) {
 }
 
 static int child(tameike_dsm *region, char *bytes, const char *path) {
-    tameike_dsm_stats stats;
     tameike_dsm *own;
     EQUAL(tameike_dsm_address(region) == NULL, 1);
     EQUAL(tameike_dsm_flush(region), -EIO);
     EQUAL(tameike_dsm_update(region), -EIO);
     EQUAL(tameike_dsm_barrier(region), -EIO);
     EQUAL(tameike_dsm_touch(region, 0, 1, 0), -EIO);
-    (void)stats;
     EQUAL(no_access(bytes), SIGSEGV);
     /* Other memory may have taken the place: it must stay. */
     char *taken = mmap(bytes, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
