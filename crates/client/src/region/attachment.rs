@@ -81,7 +81,7 @@ impl Attachment {
     /// # Errors
     /// `EHOSTDOWN`: some pages may be older.
     pub async fn update(&self) -> Result<()> {
-        self.memory.update().await
+        self.memory.update().await.map(drop)
     }
 
     /// Waits until all processes of the region have called it. All stores before are then visible to all of them.

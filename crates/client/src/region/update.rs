@@ -16,11 +16,14 @@ use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
 impl Memory {
-    /// Asks the coordinator for changes of others, and applies them.
-    pub async fn update(self: &Arc<Self>) -> Result<()> {
+    /// Asks the coordinator for changes of others, and applies them. Returns true if a process of the region has ended without
+    /// detaching.
+    pub async fn update(self: &Arc<Self>) -> Result<bool> {
         let (region, after) = (self.file.inode, self.sequence());
         match self.parts.ask(region, RegionRequest::Changes { region, after }).await? {
-            RegionReply::Changes { sequence, changes } => self.apply(&changes, sequence).await,
+            RegionReply::Changes { sequence, changes, failed } => {
+                self.apply(&changes, sequence).await.map(|()| failed)
+            }
             other => Err(unexpected_reply(&other)),
         }
     }

@@ -1,9 +1,8 @@
 //! The changes of a region since the last release.
 
 use std::collections::VecDeque;
-use tameike_core::NodeId;
 use tameike_core::ranges::RangeSet;
-use tameike_core::wire::region::{Changes, NodeChanges, PAGE_RANGES_MAX, coarsen, united};
+use tameike_core::wire::region::{Changes, NodeChanges, PAGE_RANGES_MAX, Writer, coarsen, united};
 
 /// Largest number of published changes in a log.
 pub(super) const ENTRIES_MAX: usize = 1 << 10;
@@ -33,11 +32,11 @@ fn count(changes: &[NodeChanges]) -> usize {
     changes.iter().map(|changes| changes.pages.count()).sum()
 }
 
-/// One entry per node, with few enough ranges for a message.
+/// One entry per writer, with few enough ranges for a message.
 fn listed(changes: Vec<NodeChanges>) -> Changes {
     let mut changes = united(changes);
     coarsen(&mut changes, PAGE_RANGES_MAX);
-    Changes::Pages(changes)
+    if changes.len() > PAGE_RANGES_MAX { Changes::Any } else { Changes::Pages(changes) }
 }
 
 impl ChangeLog {
@@ -46,13 +45,13 @@ impl ChangeLog {
     }
 
     /// Appends a published change, and returns its sequence number; that of the last change if there are no pages.
-    pub(super) fn publish(&mut self, node: NodeId, pages: RangeSet) -> u64 {
+    pub(super) fn publish(&mut self, writer: Writer, pages: RangeSet) -> u64 {
         if pages.is_empty() {
             return self.sequence;
         }
         self.sequence += 1;
         self.ranges += pages.count();
-        let changes = NodeChanges { node, pages };
+        let changes = NodeChanges { writer, pages };
         self.entries.push_back(Entry { sequence: self.sequence, changes });
         while self.entries.len() > ENTRIES_MAX || self.ranges > RANGES_MAX {
             let Some(oldest) = self.entries.pop_front() else { break };

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
-use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
+use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest, Writer};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
@@ -70,9 +70,9 @@ impl RegionService {
                 self.end(region, from, if failed { End::Failed } else { End::Detached })?;
                 Ok(RegionReply::Done)
             }
-            RegionRequest::Publish { region, pages } => {
-                let changed = !pages.is_empty();
-                let sequence = self.with(region, from, |region| region.publish(from, pages))?;
+            RegionRequest::Publish { region, memory, pages } => {
+                let (changed, writer) = (!pages.is_empty(), Writer { node: from, memory });
+                let sequence = self.with(region, from, |region| region.publish(writer, pages))?;
                 if changed {
                     raise_generation(&self.parts.meta, region).await?;
                 }
@@ -81,7 +81,7 @@ impl RegionService {
             RegionRequest::Changes { region, after } => self.with(region, from, |region| {
                 region.check_member(from)?;
                 let (sequence, changes) = (region.sequence(), region.changes_after(after));
-                Ok(RegionReply::Changes { sequence, changes })
+                Ok(RegionReply::Changes { sequence, changes, failed: region.has_failed() })
             }),
             RegionRequest::Arrive(arrival) => self.arrive(from, arrival).await,
         }

@@ -3,7 +3,7 @@
 use super::changes::ChangeLog;
 use std::collections::BTreeMap;
 use tameike_core::ranges::RangeSet;
-use tameike_core::wire::region::{Arrival, Changes, Members, NodeChanges, Release};
+use tameike_core::wire::region::{Arrival, Changes, Members, NodeChanges, Release, Writer};
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
 
 /// A region with attached processes.
@@ -167,10 +167,15 @@ impl<W> Region<W> {
     }
 
     /// Appends a published change; returns its sequence number.
-    pub(super) fn publish(&mut self, node: NodeId, pages: RangeSet) -> Result<u64> {
-        self.check_member(node)?;
+    pub(super) fn publish(&mut self, writer: Writer, pages: RangeSet) -> Result<u64> {
+        self.check_member(writer.node)?;
         check_pages(std::iter::once(&pages))?;
-        Ok(self.log.publish(node, pages))
+        Ok(self.log.publish(writer, pages))
+    }
+
+    /// Whether a process has ended without detaching.
+    pub(super) fn has_failed(&self) -> bool {
+        self.broken.as_ref().is_some_and(|fault| fault.errno == Errno::EOWNERDEAD)
     }
 
     pub(super) fn changes_after(&self, sequence: u64) -> Changes {

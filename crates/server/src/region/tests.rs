@@ -73,7 +73,7 @@ impl Bed {
     }
 
     fn publish(&self, node: u32, pages: RangeSet) -> Result<RegionReply> {
-        self.serve(node, RegionRequest::Publish { region: self.region, pages })
+        self.serve(node, RegionRequest::Publish { region: self.region, memory: 1, pages })
     }
 
     fn changes(&self, node: u32, after: u64) -> RegionReply {
@@ -116,8 +116,12 @@ impl Bed {
     }
 }
 
+fn writer(node: u32) -> Writer {
+    Writer { node: NodeId(node), memory: 1 }
+}
+
 fn entry(node: u32, pages: &[(u32, u32)]) -> NodeChanges {
-    NodeChanges { node: NodeId(node), pages: pages.iter().map(|&(start, end)| start..end).collect() }
+    NodeChanges { writer: writer(node), pages: pages.iter().map(|&(start, end)| start..end).collect() }
 }
 
 /// `count` pages with gaps between them.
@@ -186,7 +190,7 @@ fn requests_to_the_wrong_node_or_for_other_views_are_refused() {
     assert_eq!(errno(bed.world.machine.run(elsewhere.serve(NodeId(1), request))), Errno::EPROTO);
     bed.attach(1, 2).unwrap();
     for request in [
-        RegionRequest::Publish { region: bed.region, pages: RangeSet::new() },
+        RegionRequest::Publish { region: bed.region, memory: 1, pages: RangeSet::new() },
         RegionRequest::Changes { region: bed.region, after: 0 },
     ] {
         assert_eq!(errno(bed.serve(2, request)), Errno::EINVAL, "a node without an attached process");
@@ -209,11 +213,11 @@ fn published_changes_are_listed_and_raise_the_generation() {
     assert!(bed.generation() > before);
     assert_eq!(bed.publish(2, (5..6).into()), Ok(RegionReply::Published(2)));
     assert_eq!(bed.publish(1, (5..7).into()), Ok(RegionReply::Published(3)));
-    let listed = |pages| RegionReply::Changes { sequence: 3, changes: Changes::Pages(pages) };
+    let listed = |pages| RegionReply::Changes { sequence: 3, changes: Changes::Pages(pages), failed: false };
     assert_eq!(bed.changes(2, 0), listed(vec![entry(1, &[(3, 7)]), entry(2, &[(5, 6)])]));
     assert_eq!(bed.changes(2, 1), listed(vec![entry(1, &[(5, 7)]), entry(2, &[(5, 6)])]));
     assert_eq!(bed.changes(2, 3), listed(Vec::new()));
-    let unknown = RegionReply::Changes { sequence: 3, changes: Changes::Any };
+    let unknown = RegionReply::Changes { sequence: 3, changes: Changes::Any, failed: false };
     assert_eq!(bed.changes(2, 4), unknown, "of another region with this inode");
     // A removed file can still be shared.
     let client = Client { world: bed.world.clone(), node: NodeId(1) };
@@ -280,9 +284,9 @@ fn a_barrier_ends_when_all_processes_have_arrived() {
     );
     let raised = bed.generation();
     assert!(raised > before, "later opens see the changes");
-    let unknown = RegionReply::Changes { sequence: 2, changes: Changes::Any };
+    let unknown = RegionReply::Changes { sequence: 2, changes: Changes::Any, failed: false };
     assert_eq!(bed.changes(1, 1), unknown, "all nodes have received the changes");
-    let none = RegionReply::Changes { sequence: 2, changes: Changes::Pages(Vec::new()) };
+    let none = RegionReply::Changes { sequence: 2, changes: Changes::Pages(Vec::new()), failed: false };
     assert_eq!(bed.changes(1, 2), none);
     assert_eq!(errno(bed.arrive(0, 0, 1, &[]).now_or_never().unwrap()), Errno::ESTALE);
     let mut first = bed.arrive(0, 1, 4, &[]);
@@ -301,7 +305,7 @@ fn changes_of_many_arrivals_are_coarsened() {
         bed.attach(node, 40).unwrap();
     }
     let changes =
-        |node: u32| NodeChanges { node: NodeId(node % 4), pages: scattered(PAGE_RANGES_MAX as u32) };
+        |node: u32| NodeChanges { writer: writer(node % 4), pages: scattered(PAGE_RANGES_MAX as u32) };
     let mut waiting: Vec<_> = (0..39).map(|node| bed.arrive(node % 4, 0, 1, &[changes(node)])).collect();
     assert!(waiting.iter_mut().all(|arrival| bed.poll(arrival).is_none()));
     let release = released(bed.poll(&mut bed.arrive(0, 0, 1, &[])).expect("the last arrival"));

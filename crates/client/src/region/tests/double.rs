@@ -132,7 +132,8 @@ impl Double {
                 Ok(RegionReply::Published(sequence))
             }
             RegionRequest::Changes { after, .. } => {
-                Ok(RegionReply::Changes { sequence: state.sequence, changes: Self::changes(&state, after) })
+                let (sequence, changes) = (state.sequence, Self::changes(&state, after));
+                Ok(RegionReply::Changes { sequence, changes, failed: state.broken })
             }
             RegionRequest::Arrive(_) => unreachable!("served above"),
         }
