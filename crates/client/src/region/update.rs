@@ -31,7 +31,7 @@ impl Memory {
     /// Applies changes of others; afterwards all changes up to `sequence` are here. After an error, they are not: the next update
     /// tries again.
     pub async fn apply(self: &Arc<Self>, changes: &Changes, sequence: u64) -> Result<()> {
-        let pages = match changes {
+        let mut pages: RangeSet = match changes {
             Changes::Any => RangeSet::from(0..self.control().pages()),
             Changes::Pages(all) => {
                 let others = all.iter().filter(|change| change.writer != self.writer);
@@ -39,6 +39,7 @@ impl Memory {
             }
         };
         let _only = self.syncing.lock().await;
+        pages.insert_all(&std::mem::take(&mut self.added.lock().stale));
         for unit_pages in self.drop_valid(&pages)? {
             self.merge(unit_pages).await?;
         }
