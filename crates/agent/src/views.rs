@@ -95,7 +95,6 @@ impl Views {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
             Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root))
         };
-        let regions = Regions::new(runtime.clone(), cluster.clone(), rpc.clone(), shared_engine.clone());
         let local = match local {
             LocalFiles::Directory(tree, capacity) => {
                 Local::Directory(Arc::new(LocalView::new(runtime.clone(), tree, capacity)))
@@ -113,6 +112,9 @@ impl Views {
         });
         let (shared_backlog, cache_backlog) = (memory.shared_backlog.clone(), memory.cache_backlog.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
+        let locks = shared.locks().expect("programs on all nodes lock files of the job-shared view").clone();
+        let regions =
+            Regions::new(runtime.clone(), cluster.clone(), rpc.clone(), shared_engine.clone(), locks);
         let arbiters = View::ALL.map(|_| Arbiter::new(runtime.clone(), false));
         let frames = memory.shared_view.clone();
         Self {

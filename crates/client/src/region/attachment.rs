@@ -2,6 +2,7 @@
 
 use super::Regions;
 use super::barrier::NodeBarrier;
+use super::lock::HeldLocks;
 use super::memory::Memory;
 use crate::replies::unexpected_reply;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +15,10 @@ use tameike_io::os::userfault::Userfault;
 /// A process that has attached to a region.
 pub struct Attachment {
     regions: Arc<Regions>,
-    memory: Arc<Memory>,
+    pub(super) memory: Arc<Memory>,
     barrier: Arc<NodeBarrier>,
     owner: u16,
+    pub(super) locks: HeldLocks,
     userfault: OnceLock<Userfault>,
     detached: AtomicBool,
 }
@@ -35,7 +37,8 @@ impl Attachment {
             ));
         };
         let (userfault, detached) = Default::default();
-        Ok(Arc::new(Self { regions, memory, barrier, owner, userfault, detached }))
+        let locks = HeldLocks::new(&regions.parts);
+        Ok(Arc::new(Self { regions, memory, barrier, owner, locks, userfault, detached }))
     }
 
     /// The memory, to be passed to the process.
@@ -81,7 +84,7 @@ impl Attachment {
     /// # Errors
     /// `EHOSTDOWN`: some pages may be older.
     pub async fn update(&self) -> Result<()> {
-        self.memory.update().await
+        self.memory.update().await.map(drop)
     }
 
     /// Waits until all processes of the region have called it. All stores before are then visible to all of them.
@@ -108,6 +111,8 @@ impl Attachment {
         let region = self.memory.file.inode;
         self.regions.remove_unused(region);
         let left = self.regions.parts.ask(region, RegionRequest::Detach { region, failed }).await;
+        // Afterwards, so that the next owner of a lock learns that this one has failed.
+        self.locks.release_all(&self.regions.parts, region).await;
         match left {
             Ok(RegionReply::Done) => published,
             Ok(other) => Err(unexpected_reply(&other)),

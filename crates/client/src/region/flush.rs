@@ -65,6 +65,7 @@ impl Memory {
     }
 
     async fn send_changes(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
+        changed.insert_all(&std::mem::take(&mut self.added.lock().unannounced));
         let mut result = Ok(());
         let mut differences = Differences::new(self);
         let mut in_flight = FuturesUnordered::new();

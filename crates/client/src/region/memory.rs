@@ -39,8 +39,19 @@ pub(super) struct Memory {
     pub epoch: RwLock<u64>,
     /// Held by a flush or update: twins change only then. Pages whose changes are at their homes and not announced yet.
     pub syncing: async_lock::Mutex<RangeSet>,
+    /// Pages with numbers that processes of this memory have changed at their home.
+    pub added: Mutex<AddedPages>,
     streams: Mutex<[Stream; STREAMS]>,
     owners: Mutex<BTreeSet<u16>>,
+}
+
+/// Pages that were changed at their homes.
+#[derive(Default)]
+pub(super) struct AddedPages {
+    /// To be announced to others.
+    pub unannounced: RangeSet,
+    /// To be updated here.
+    pub stale: RangeSet,
 }
 
 /// A sequential reader.
@@ -70,7 +81,7 @@ impl Memory {
         sequence: u64,
     ) -> Arc<Self> {
         let writer = Writer { node: parts.rpc.local(), memory: number };
-        let (fetching, fetched, epoch, syncing, streams, owners) = Default::default();
+        let (fetching, fetched, epoch, syncing, added, streams, owners) = Default::default();
         let sequence = AtomicU64::new(sequence);
         Arc::new(Self {
             parts,
@@ -83,6 +94,7 @@ impl Memory {
             fetched,
             epoch,
             syncing,
+            added,
             streams,
             owners,
         })

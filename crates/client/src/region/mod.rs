@@ -7,12 +7,14 @@
 //! - [`fetch`] fetches absent pages from the units' homes;
 //! - [`flush`] sends what processes have stored to the homes;
 //! - [`update`] drops or merges pages that others have changed;
-//! - [`barrier`] does both for all processes of the node at once.
+//! - [`barrier`] does both for all processes of the node at once;
+//! - [`lock`] has locks, and numbers that processes add to at their home.
 
 mod attachment;
 mod barrier;
 mod fetch;
 mod flush;
+mod lock;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -21,11 +23,13 @@ mod update;
 pub use attachment::Attachment;
 
 use crate::data::DataEngine;
+use crate::locks::FileLocks;
 use crate::replies::unexpected_reply;
 use barrier::NodeBarrier;
 use memory::Memory;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
@@ -34,6 +38,10 @@ use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result};
 use tameike_dsm::memory::RegionMemory;
 use tameike_fabric::{Answer, Rpc};
 use tameike_io::{Payload, Runtime};
+
+/// Bit of the numbers of owners and handles of locks, and first byte of their ranges: behind the largest file, so that locks of regions
+/// never conflict with those of `fcntl`.
+const REGION_NUMBERS: u64 = 1 << 63;
 
 /// The file of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +61,10 @@ struct Parts {
     rpc: Arc<dyn Rpc>,
     /// Source of frames.
     engine: Arc<DataEngine>,
+    /// Locks of the job-shared view.
+    locks: Arc<FileLocks>,
+    /// Number of the last lock, and of the last process, on this node.
+    last_number: AtomicU64,
 }
 
 /// A region on this node.
@@ -72,6 +84,11 @@ pub struct Regions {
 }
 
 impl Parts {
+    /// A number that no owner of a lock in the kernel has, and no other lock or process of regions on this node.
+    fn number(&self) -> u64 {
+        REGION_NUMBERS | self.last_number.fetch_add(1, Ordering::Relaxed)
+    }
+
     async fn call(&self, to: NodeId, request: Request, payload: Option<Payload>) -> Result<Answer> {
         self.rpc.call(to, request, payload, None).await
     }
@@ -87,14 +104,15 @@ impl Parts {
 }
 
 impl Regions {
-    /// Creates the table of a node without regions; frames come from `engine`.
+    /// Creates the table of a node without regions; frames come from `engine`, and locks from those of the job-shared view.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
         rpc: Arc<dyn Rpc>,
         engine: Arc<DataEngine>,
+        locks: Arc<FileLocks>,
     ) -> Arc<Self> {
-        let parts = Arc::new(Parts { runtime, cluster, rpc, engine });
+        let parts = Arc::new(Parts { runtime, cluster, rpc, engine, locks, last_number: AtomicU64::new(0) });
         Arc::new(Self { parts, regions: Mutex::default() })
     }
 

@@ -16,11 +16,14 @@ use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
 impl Memory {
-    /// Asks the coordinator for changes of others, and applies them.
-    pub async fn update(self: &Arc<Self>) -> Result<()> {
+    /// Asks the coordinator for changes of others, and applies them. Returns true if a process of the region has ended without
+    /// detaching.
+    pub async fn update(self: &Arc<Self>) -> Result<bool> {
         let (region, after) = (self.file.inode, self.sequence());
         match self.parts.ask(region, RegionRequest::Changes { region, after }).await? {
-            RegionReply::Changes { sequence, changes } => self.apply(&changes, sequence).await,
+            RegionReply::Changes { sequence, changes, failed } => {
+                self.apply(&changes, sequence).await.map(|()| failed)
+            }
             other => Err(unexpected_reply(&other)),
         }
     }
@@ -28,7 +31,7 @@ impl Memory {
     /// Applies changes of others; afterwards all changes up to `sequence` are here. After an error, they are not: the next update
     /// tries again.
     pub async fn apply(self: &Arc<Self>, changes: &Changes, sequence: u64) -> Result<()> {
-        let pages = match changes {
+        let mut pages: RangeSet = match changes {
             Changes::Any => RangeSet::from(0..self.control().pages()),
             Changes::Pages(all) => {
                 let others = all.iter().filter(|change| change.writer != self.writer);
@@ -36,6 +39,7 @@ impl Memory {
             }
         };
         let _only = self.syncing.lock().await;
+        pages.insert_all(&std::mem::take(&mut self.added.lock().stale));
         for unit_pages in self.drop_valid(&pages)? {
             self.merge(unit_pages).await?;
         }

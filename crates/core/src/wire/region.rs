@@ -189,6 +189,8 @@ pub enum RegionReply {
         sequence: u64,
         /// The changes of all nodes.
         changes: Changes,
+        /// Whether a process of the region has ended without detaching.
+        failed: bool,
     },
     /// Reply to [`RegionRequest::Arrive`].
     Released(Release),

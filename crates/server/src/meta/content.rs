@@ -65,6 +65,27 @@ impl MetaService {
         }
     }
 
+    /// Raises the generation of a file after another service has changed its units. When it returns, no lease covers the
+    /// generation before.
+    ///
+    /// # Errors
+    /// `ENOENT` if the file was removed; `EINVAL` if its content is inline.
+    pub async fn content_changed(&self, inode: InodeId) -> Result<()> {
+        self.check_inode(inode)?;
+        self.parts.ledger.wait_for_space().await?;
+        let now = self.parts.runtime.now();
+        // The size stays, so that this does not undo a concurrent truncation.
+        self.change_inode(Command::Commit { inode, end: 0, sparse: false, now })?;
+        // No node has the new content in memory.
+        self.parts.holders.removed(inode);
+        let revoked = {
+            let now = self.parts.runtime.clock.monotonic();
+            self.state.lock().leases.changed(inode, false, None, now)
+        };
+        self.revoke(revoked.into_iter().collect()).await;
+        Ok(())
+    }
+
     fn is_inline(&self, inode: InodeId) -> Result<bool> {
         let record = self.parts.ledger.read(|names| table::inode(names, inode))?;
         Ok(record.is_some_and(|record| record.inline))

@@ -19,7 +19,7 @@ mod sharding;
 mod single;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::holders::CacheTable;
 use allocation::InodeAllocator;

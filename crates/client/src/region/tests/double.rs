@@ -88,6 +88,14 @@ impl Double {
                 let page = |number| *state.pages.entry(number as u32).or_insert([0; PAGE_SIZE]);
                 Ok((UnitReply::Read, pages.flat_map(page).collect()))
             }
+            UnitRequest::FetchAdd { unit, offset, addend } => {
+                let at = unit.index as usize * UNIT_SIZE + *offset as usize;
+                let page = state.pages.entry((at / PAGE_SIZE) as u32).or_insert([0; PAGE_SIZE]);
+                let number = &mut page.as_chunks_mut::<8>().0[at % PAGE_SIZE / 8];
+                let before = u64::from_le_bytes(*number);
+                *number = before.wrapping_add(*addend).to_le_bytes();
+                Ok((UnitReply::Previous(before), Vec::new()))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -132,7 +140,8 @@ impl Double {
                 Ok(RegionReply::Published(sequence))
             }
             RegionRequest::Changes { after, .. } => {
-                Ok(RegionReply::Changes { sequence: state.sequence, changes: Self::changes(&state, after) })
+                let (sequence, changes) = (state.sequence, Self::changes(&state, after));
+                Ok(RegionReply::Changes { sequence, changes, failed: state.broken })
             }
             RegionRequest::Arrive(_) => unreachable!("served above"),
         }

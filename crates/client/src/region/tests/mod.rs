@@ -8,6 +8,7 @@ mod random;
 use super::{Attachment, RegionFile, Regions};
 use crate::data::DataEngine;
 use crate::fixtures;
+use crate::locks::FileLocks;
 use double::{Double, DoubleRpc};
 use futures_util::future::join;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl Bed {
             let rpc = Arc::new(DoubleRpc::new(number, runtime.clone(), slab.pool(8), double.clone()));
             let (cluster, engine_cluster) = (cluster.clone(), cluster.clone());
             let engine = DataEngine::new(runtime.clone(), engine_cluster, rpc.clone(), slab.pool(8), None);
-            Regions::new(runtime.clone(), cluster, rpc, engine)
+            let locks = FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone());
+            Regions::new(runtime.clone(), cluster, rpc, engine, locks)
         });
         let nodes: Vec<_> = nodes.collect();
         double.set_nodes(&nodes);
@@ -213,5 +215,32 @@ fn a_detached_process_ends_barriers_and_leaves_its_stores() {
         assert!(one.attachment.barrier().await.is_err(), "and so does the next one");
         one.attachment.detach(false).await.expect("detached");
         assert!(bed.nodes.iter().all(|node| node.barrier_of(INODE).is_none()), "nothing is left");
+    });
+}
+
+#[test]
+fn sums_at_the_home_are_visible_after_a_barrier_here_too() {
+    simulate(6, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, UNIT_PAGES + 1);
+        let at = UNIT_PAGES as usize * PAGE_SIZE + 8;
+        let processes = [bed.attach(0, 2, false).await, bed.attach(1, 2, false).await];
+        for (number, process) in processes.iter().enumerate() {
+            // A store of this node to another byte of the page, which the update must keep.
+            process.store(at + 100 + number, 9).await;
+            assert_eq!(process.attachment.fetch_add(at as u64, 3).await, Ok(3 * number as u64));
+        }
+        let [one, two] = &processes;
+        let both = join(one.attachment.barrier(), two.attachment.barrier()).await;
+        assert_eq!(both, (Ok(()), Ok(())));
+        for process in &processes {
+            assert_eq!(
+                (process.load(at).await, process.load(at + 100).await, process.load(at + 101).await),
+                (6, 9, 9)
+            );
+        }
+        for wrong in [4, bed.file.pages as u64 * PAGE_SIZE as u64] {
+            let refused = one.attachment.fetch_add(wrong, 1).await;
+            assert_eq!(refused.map_err(|fault| fault.errno), Err(Errno::EINVAL));
+        }
     });
 }

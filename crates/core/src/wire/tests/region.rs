@@ -50,10 +50,10 @@ fn replies_of_coordinators_of_regions() {
         (RegionReply::Done, "00"),
         (RegionReply::Attached { barrier: 300, sequence: 130, members: members() }, "01ac028201050100c801"),
         (RegionReply::Published(300), "02ac02"),
-        (RegionReply::Changes { sequence: 300, changes: Changes::Any }, "03ac0200"),
+        (RegionReply::Changes { sequence: 300, changes: Changes::Any, failed: true }, "03ac020001"),
         (
-            RegionReply::Changes { sequence: 300, changes: Changes::Pages(changes()) },
-            "03ac020101c80101020103ac02f403",
+            RegionReply::Changes { sequence: 300, changes: Changes::Pages(changes()), failed: false },
+            "03ac020101c80101020103ac02f40300",
         ),
         (RegionReply::Released(release()), "04ad0282010101c80101020103ac02f403050100c801"),
     ]);

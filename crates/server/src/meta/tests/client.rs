@@ -8,9 +8,9 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{Attr, DirOffset, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
 
 #[derive(Clone)]
-pub(super) struct Client {
-    pub(super) world: Arc<World>,
-    pub(super) node: NodeId,
+pub(crate) struct Client {
+    pub(crate) world: Arc<World>,
+    pub(crate) node: NodeId,
 }
 
 pub(super) fn name(dir: InodeId, name: &str) -> EntryName {
@@ -93,7 +93,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn create(&self, dir: InodeId, entry: &str, kind: FileKind) -> Result<InodeId> {
+    pub(crate) async fn create(&self, dir: InodeId, entry: &str, kind: FileKind) -> Result<InodeId> {
         self.create_as(dir, entry, new(kind), true, None).await.map(|(target, ..)| target.inode)
     }
 
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn unlink(&self, dir: InodeId, entry: &str) -> Result<()> {
+    pub(crate) async fn unlink(&self, dir: InodeId, entry: &str) -> Result<()> {
         let entry = name(dir, entry);
         self.names(&entry, NameOperation::Unlink { entry: entry.clone() }).await
     }
@@ -201,7 +201,7 @@ impl Client {
     }
 
     /// Returns attributes as a program sees them.
-    pub(super) async fn stat(&self, inode: InodeId) -> Result<Attr> {
+    pub(crate) async fn stat(&self, inode: InodeId) -> Result<Attr> {
         let mut attr = node(self.on_inode(inode, MetaRequest::GetAttr { inode }).await?).attr;
         if attr.kind == FileKind::Directory {
             let stat = self.dir_stat(inode).await?;

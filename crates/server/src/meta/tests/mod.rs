@@ -4,11 +4,11 @@
 mod access;
 mod basic;
 mod check;
-mod client;
+pub(crate) mod client;
 mod crash;
 mod leases;
 mod model;
-mod world;
+pub(crate) mod world;
 
 use super::MetaService;
 use client::Client;

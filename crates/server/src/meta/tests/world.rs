@@ -59,10 +59,10 @@ pub(super) struct CrashPoint {
     pub(super) event: u64,
 }
 
-pub(super) struct World {
-    pub(super) machine: Simulation,
+pub(crate) struct World {
+    pub(crate) machine: Simulation,
     crashes: Event,
-    pub(super) cluster: Arc<Cluster>,
+    pub(crate) cluster: Arc<Cluster>,
     pub(super) faults: Vec<Faults>,
     sites: Mutex<Vec<Site>>,
     events: Mutex<(u64, Option<CrashPoint>)>,
@@ -72,7 +72,7 @@ pub(super) struct World {
 
 impl World {
     /// Starts a cluster. `devices` states whether each node has a device.
-    pub(super) fn new(seed: u64, devices: &[bool]) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, devices: &[bool]) -> Arc<Self> {
         let info = |(id, &device): (usize, &bool)| NodeInfo {
             id: NodeId(id as u32),
             host: format!("host{id}"),
@@ -177,7 +177,7 @@ impl World {
         self.machine.finish();
     }
 
-    pub(super) fn service(&self, node: usize) -> Arc<MetaService> {
+    pub(crate) fn service(&self, node: usize) -> Arc<MetaService> {
         self.sites.lock()[node].running.as_ref().expect("the node is up").service.clone()
     }
 
