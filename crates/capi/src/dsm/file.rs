@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::time::Duration;
+use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_dsm::control::PAGE_SIZE;
 use tameike_io::os::process::monotonic;
 use tameike_ring::client::Answer;
@@ -23,6 +24,9 @@ pub fn absolute(path: &CStr) -> Result<CString> {
         return Err(Errno::NOENT);
     }
     let path = std::path::absolute(OsStr::from_bytes(path.to_bytes())).map_err(|_| Errno::NOENT)?;
+    if path.as_os_str().len() >= PATH_SIZE_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
     CString::new(path.into_os_string().into_vec()).map_err(|_| Errno::INVAL)
 }
 
