@@ -246,7 +246,10 @@ impl Views {
         let mut frontend = RingFrontend::new(names);
         for &view in views {
             match (view, &self.local, &self.cache) {
-                (View::JobShared, ..) => self.add_to_ring(&mut frontend, view, &self.shared),
+                (View::JobShared, ..) => {
+                    frontend.set_regions(self.regions.clone(), self.tasks(view, ring::THREADS_BLOCKED_MAX));
+                    self.add_to_ring(&mut frontend, view, &self.shared);
+                }
                 (View::NodeLocal, Local::Directory(local), _) => self.add_to_ring(&mut frontend, view, local),
                 (View::NodeLocal, Local::Remote(local), _) => self.add_to_ring(&mut frontend, view, local),
                 (View::Cache, _, Some(cache)) => self.add_to_ring(&mut frontend, view, cache),

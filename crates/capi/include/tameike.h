@@ -14,6 +14,8 @@
  * The functions tameike_agg_*() store many small files in a few large ones, in a container, on any file system and without an
  * agent. Any number of processes write to a container concurrently, each to its own files. tameike_agg_message() describes the
  * last error.
+ *
+ * The functions tameike_dsm_*() share memory between processes on all nodes of a job. They need an agent.
  */
 
 #ifndef TAMEIKE_H
@@ -22,6 +24,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+// Flag of tameike_dsm_create() and tameike_dsm_attach(): detect accesses by mprotect(2) instead of userfaultfd(2). Each process then has
+// memory of its own. It is the default if the kernel lacks userfaultfd for shared memory (Linux before 5.19), or if the environment
+// variable TAMEIKE_DSM is "mprotect".
+#define TAMEIKE_DSM_MPROTECT 1
 
 // An open container of many files.
 typedef struct tameike_agg tameike_agg;
@@ -34,6 +41,9 @@ typedef struct tameike_agg_list tameike_agg_list;
 
 // An open file.
 typedef struct tameike_file tameike_file;
+
+// A shared memory region.
+typedef struct tameike_dsm tameike_dsm;
 
 // A request in progress.
 typedef struct tameike_request tameike_request;
@@ -108,6 +118,30 @@ typedef struct {
   // Size of `known` in bytes.
   size_t known_size;
 } tameike_agg_options;
+
+// Counters of a region, of all processes of this node together; with TAMEIKE_DSM_MPROTECT, of this process.
+typedef struct {
+  // Accesses to pages that the node did not have.
+  uint64_t read_faults;
+  // First writes to pages after they were fetched.
+  uint64_t write_faults;
+  // Pages fetched from other nodes or the device.
+  uint64_t pages_fetched;
+  // Changed pages that were sent to their homes.
+  uint64_t pages_flushed;
+  // Changed bytes that were sent to their homes.
+  uint64_t bytes_flushed;
+  // Pages that were dropped because another node had changed them.
+  uint64_t pages_dropped;
+  // Written pages into which changes of other nodes were merged.
+  uint64_t pages_merged;
+  // Barriers.
+  uint64_t barriers;
+  // Number of pages of the region.
+  uint64_t pages;
+  // How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.
+  uint32_t mechanism;
+} tameike_dsm_counters;
 
 #ifdef __cplusplus
 extern "C" {
@@ -309,6 +343,72 @@ int tameike_agg_readdir(tameike_agg_list *list,
 
 // Closes a list. Returns 0 or a negative errno.
 int tameike_agg_closedir(tameike_agg_list *list);
+
+// Creates a shared memory region, and attaches to it: memory that processes on all nodes share, with the content of the file `path` in the
+// job-shared view. All processes of a parallel program may call it at the same time; the file gets `size` bytes, rounded up to pages of
+// 4096 bytes, and mode 0600. An existing file of that size is used with its content. Space for the file is reserved.
+//
+// Loads and stores access the memory at tameike_dsm_address(). Two nodes may change different bytes of a page. A node sees its own stores at
+// once, and those of other nodes after barriers, or after tameike_dsm_flush() there and then tameike_dsm_update() here. If two nodes
+// change the same byte in between, one of the values stays.
+//
+// `processes` is the number of processes that take part in barriers; all must pass the same. With 0, it is the number of ranks according to
+// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
+//
+// Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
+// without an agent or outside the job-shared view, -EBUSY if the kernel of this node has the file open.
+int tameike_dsm_create(const char *path,
+                       uint64_t size,
+                       unsigned int processes,
+                       unsigned int flags,
+                       tameike_dsm **region);
+
+// Attaches to the region of an existing file, as tameike_dsm_create(). Returns 0 or a negative errno: -ENOENT if the file does not exist,
+// -EINVAL if it is empty.
+int tameike_dsm_attach(const char *path,
+                       unsigned int processes,
+                       unsigned int flags,
+                       tameike_dsm **region);
+
+// Returns the address of a region, or null in a child of fork(), which does not have the memory. The first access to a page fetches it.
+// If that fails, the process gets SIGBUS, as with a mapped file. A system call on a page that is not there fails with EFAULT:
+// call tameike_dsm_touch() before. The library handles SIGBUS and SIGSEGV, and passes those of other addresses to the handlers that were
+// there when the process attached to its first region.
+void *tameike_dsm_address(tameike_dsm *region);
+
+// Returns the size of a region in bytes, in whole pages.
+uint64_t tameike_dsm_size(tameike_dsm *region);
+
+// Sends all bytes that processes of this node have changed to the homes of the file. They are in the file then, and other nodes see them
+// after tameike_dsm_update(). Returns 0 or a negative errno.
+int tameike_dsm_flush(tameike_dsm *region);
+
+// Makes changes visible that other nodes have flushed. Returns 0 or a negative errno.
+int tameike_dsm_update(tameike_dsm *region);
+
+// Waits until all processes of a region have called it. Each sees then what the others stored before. Up to eight calls of a process
+// that wait for other processes or nodes run at the same time; further ones wait for these. Returns 0 or a negative errno: -EOWNERDEAD or
+// -EPIPE if a process has ended without detaching, or its node has failed.
+int tameike_dsm_barrier(tameike_dsm *region);
+
+// Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
+// or a negative errno: -EINVAL if they are not in the region.
+int tameike_dsm_touch(tameike_dsm *region,
+                      uint64_t offset,
+                      uint64_t size,
+                      int write);
+
+// Reads the counters of a region. Returns 0 or a negative errno.
+int tameike_dsm_stats(tameike_dsm *region, tameike_dsm_counters *stats);
+
+// Flushes a region, detaches from it, and removes its memory, also on an error. No thread may use the region any more. The process also
+// detaches from all regions when it returns from main() or calls exit(): its other threads must not use them then. A process that ends
+// in another way makes the barriers of the others fail. Returns 0 or a negative errno.
+int tameike_dsm_detach(tameike_dsm *region);
+
+// As tameike_dsm_detach(), and removes the file. Processes that are attached can use the region until they detach. All processes may call
+// it. Returns 0 or a negative errno.
+int tameike_dsm_free(tameike_dsm *region);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -66,19 +66,10 @@ pub enum Direction<'a> {
 impl File {
     /// Opens a file like `open`, with the umask of the process.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Self> {
-        let ask = |connection: &'static Connection, start: Start, path: &[u8]| {
-            let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !u32::from(umask()?) };
-            let opened = connection.client.open(start, path, flags, mode);
-            opened.map(|opened| (connection, start.view, opened)).served()
-        };
-        let connection = if flags & CHANGES == 0 { connection::get() } else { get_for_change() };
-        let opened = on_path(connection, path.to_bytes(), ask);
+        let opened = RingFile::open(path, flags, mode).and_then(Answer::served);
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let backing = match opened.transpose()? {
-            Some((connection, view, OpenFile { handle, key, .. })) => {
-                let changed = AtomicBool::new(flags.contains(OFlags::TRUNC));
-                Backing::Ring(Arc::new(RingFile { connection, view, handle, key, changed, closed: false }))
-            }
+            Some(file) => Backing::Ring(Arc::new(file)),
             None => {
                 let mode = Mode::from_bits_retain(mode);
                 Backing::Kernel(Arc::new(rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, mode)?))
@@ -215,8 +206,31 @@ fn close(file: OwnedFd) -> Result<()> {
 }
 
 impl RingFile {
-    fn client(&self) -> &'static Client {
+    /// Opens a file through the ring; `None` if the ring does not serve its path.
+    pub fn open(path: &CStr, flags: i32, mode: u32) -> Option<Answer<Self>> {
+        let connection = if flags & CHANGES == 0 { connection::get() } else { get_for_change() };
+        on_path(connection, path.to_bytes(), |connection, Start { view, dir }, path| {
+            let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !u32::from(umask()?) };
+            let opened = connection.client.open(Start { view, dir }, path, flags, mode);
+            let changed = AtomicBool::new(flags & libc::O_TRUNC != 0);
+            Some(opened.map(|OpenFile { handle, key, .. }| Self {
+                connection,
+                view,
+                handle,
+                key,
+                changed,
+                closed: false,
+            }))
+        })
+    }
+
+    pub fn client(&self) -> &'static Client {
         &self.connection.client
+    }
+
+    /// The agent's number of the file.
+    pub fn handle(&self) -> u64 {
+        self.handle
     }
 
     /// Opens the same file in the kernel.
@@ -229,11 +243,11 @@ impl RingFile {
     }
 
     /// Records a modification, before it begins.
-    fn note_change(&self) {
+    pub fn note_change(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    fn close(mut self) -> Result<()> {
+    pub fn close(mut self) -> Result<()> {
         self.closed = true;
         self.end().served().unwrap_or(Ok(()))
     }

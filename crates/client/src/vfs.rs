@@ -11,6 +11,7 @@ pub use crate::types::{
 
 use crate::data::{Grantable, Located};
 use crate::locks::FileLocks;
+use crate::region::RegionFile;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -173,6 +174,10 @@ pub trait Content: Send + Sync + 'static {
     fn drop_location(&self, _handle: HandleNumber, _offset: u64) {}
     /// Returns what programs of this node can be granted of an open file: nothing where the file is not in frames.
     fn grantable(&self, _handle: HandleNumber) -> Option<Grantable> {
+        None
+    }
+    /// Returns the file as one of a shared memory region, if the view has regions and the file has a size that fits one.
+    fn region_file(&self, _handle: HandleNumber) -> Option<RegionFile> {
         None
     }
     /// Writes as much of `data`, from its start, as needs no wait, and returns the number of bytes. The caller passes the rest to

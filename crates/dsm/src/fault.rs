@@ -96,7 +96,15 @@ pub fn map(memory: &RegionMemory, protections: bool) -> std::io::Result<(Mapping
 
 /// Returns true if this kernel reports faults of shared memory by userfaultfd.
 pub fn has_userfault() -> bool {
-    RegionMemory::create(1).and_then(|memory| map(&memory, false)).is_ok()
+    try_userfault().is_ok()
+}
+
+/// As [`has_userfault`], with the reason if not.
+///
+/// # Errors
+/// Those of [`Userfault::register`].
+pub fn try_userfault() -> std::io::Result<()> {
+    map(&RegionMemory::create(1)?, false).map(drop)
 }
 
 impl MappedRegion {

@@ -95,6 +95,13 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("make-dir", Request::MakeDir { path, mode: 0o755 }),
         ("rename", Request::Rename { from: path, to: Path { size: 4, ..path }, flags: 1 }),
         ("hand-over", Request::HandOver { handle: 5 }),
+        ("region-open", Request::RegionOpen { handle: 5, processes: 8, alone: false, reserve: true }),
+        ("region-mapped", Request::RegionMapped { region: 2, address: 0x7f00_0000_0000 }),
+        ("region-fetch", Request::RegionFetch { region: 2, page: 1000, write: true }),
+        ("region-flush", Request::RegionFlush { region: 2 }),
+        ("region-update", Request::RegionUpdate { region: 2 }),
+        ("region-barrier", Request::RegionBarrier { region: 2 }),
+        ("region-close", Request::RegionClose { region: 2 }),
     ];
     seeds.map(|(name, request)| (name, bytes_of(&request.encode()))).into()
 }
@@ -116,6 +123,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("offset", Reply::Offset(100)),
         ("attributes", Reply::Status(status)),
         ("opened", Reply::Opened { handle: 5, key: FileKey::new(4099), status }),
+        ("region", Reply::Region { number: 2, owner: 3, pages: 1000 }),
     ];
     seeds.map(|(name, reply)| (name, bytes_of(&reply.encode()))).into()
 }

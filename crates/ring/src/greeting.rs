@@ -1,7 +1,7 @@
 //! The first message of each side on the socket.
 
 /// Magic number with the version of the ring; every change of layout or messages changes it.
-const MAGIC: [u8; 8] = *b"TMKRING6";
+const MAGIC: [u8; 8] = *b"TMKRING7";
 /// Size of a hello, in bytes.
 pub(crate) const HELLO_SIZE: usize = MAGIC.len();
 /// Maximum size of a welcome, in bytes: there are few views, and paths are limited.

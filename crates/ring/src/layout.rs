@@ -21,7 +21,9 @@
 //! welcome  agent -> program   magic, version, verdict, views, frames; with the descriptors of the notice and, if frames are
 //!                             granted, of their table and the slab (`frames`)
 //! rings    program -> agent   any bytes: there are requests, and no thread polls
+//! faults   program -> agent   any byte; with the userfaultfd of a mapped region
 //! devices  agent -> program   the number of a device; with its descriptors (`placed`)
+//! regions  agent -> program   `REGION_MARK`; with the descriptors of a region's memory, before the reply to its open
 //! ```
 //!
 //! 1. The program writes request and window, sets `REQUESTED` in the slot's state, then the slot's bit in `pending`.
@@ -46,6 +48,10 @@ use tameike_io::os::arena::Arena;
 pub const SLOTS: usize = 16;
 /// Maximum size of the name by which a file is handed over to the kernel, in bytes.
 pub const HANDOVER_NAME_SIZE: usize = 64;
+/// The byte before the descriptors of a region's memory. Devices have lower numbers.
+pub(crate) const REGION_MARK: u8 = 255;
+/// Number of descriptors of a region's memory.
+pub(crate) const REGION_FILES: usize = 3;
 /// Size of an arena, in bytes.
 pub(crate) const ARENA_SIZE: usize = WINDOWS + SLOTS * WINDOW_SIZE;
 /// Offset of the names in the agent's notice.
@@ -76,6 +82,7 @@ const REQUEST: usize = 64;
 const REPLY: usize = 128;
 const WINDOWS: usize = 8192;
 
+const _: () = assert!((REGION_MARK as usize) >= crate::placed::DEVICES_MAX);
 const _: () = assert!(LEFT_HANDLES + LEFT_MAX * 8 <= SLOT_HEADS);
 const _: () = assert!(SLOT_HEADS + SLOTS * SLOT_SIZE <= WINDOWS && WINDOWS.is_multiple_of(4096));
 const _: () = assert!(REQUEST + REQUEST_WORDS * 8 <= REPLY && REPLY + REPLY_WORDS * 8 <= SLOT_SIZE);

@@ -9,7 +9,7 @@ pub use status::{Status, Time};
 
 use crate::WINDOW_SIZE;
 use std::num::NonZeroU64;
-use tameike_core::limits::PATH_SIZE_MAX;
+use tameike_core::limits::{BLOCK_SIZE, PATH_SIZE_MAX};
 
 /// Number of words of a request.
 pub const REQUEST_WORDS: usize = 8;
@@ -155,6 +155,53 @@ pub enum Request {
         /// Handle.
         handle: u64,
     },
+    /// Attaches to the shared memory region of a file. Before [`Reply::Region`], the agent sends the region's memory on the socket.
+    RegionOpen {
+        /// Handle of the file.
+        handle: u64,
+        /// Number of processes that take part in barriers, at least one.
+        processes: u32,
+        /// The memory is for this process alone.
+        alone: bool,
+        /// Reserve space for the whole file first.
+        reserve: bool,
+    },
+    /// The process has mapped a region at `address`, and has sent its userfaultfd on the socket.
+    RegionMapped {
+        /// Number of the region.
+        region: u64,
+        /// Address in the process, at the start of a page.
+        address: u64,
+    },
+    /// Fetches an absent page, and pages after it that are likely to be used next. The reply is their number.
+    RegionFetch {
+        /// Number of the region.
+        region: u64,
+        /// The page.
+        page: u32,
+        /// The access is a write.
+        write: bool,
+    },
+    /// Sends changed bytes of a region to the homes.
+    RegionFlush {
+        /// Number of the region.
+        region: u64,
+    },
+    /// Makes flushed changes of other nodes visible.
+    RegionUpdate {
+        /// Number of the region.
+        region: u64,
+    },
+    /// Waits for all processes of a region.
+    RegionBarrier {
+        /// Number of the region.
+        region: u64,
+    },
+    /// Detaches from a region.
+    RegionClose {
+        /// Number of the region.
+        region: u64,
+    },
 }
 
 /// A reply.
@@ -192,6 +239,15 @@ pub enum Reply {
         /// Attributes.
         status: Status,
     },
+    /// An attached region.
+    Region {
+        /// Number of the region, for this process.
+        number: u64,
+        /// The node's number of this process, by which it claims pages.
+        owner: u16,
+        /// Number of pages, at least one.
+        pages: u32,
+    },
 }
 
 const OPEN: u64 = 1;
@@ -208,6 +264,13 @@ const UNLINK: u64 = 11;
 const MAKE_DIR: u64 = 12;
 const RENAME: u64 = 13;
 const HAND_OVER: u64 = 14;
+const REGION_OPEN: u64 = 15;
+const REGION_MAPPED: u64 = 16;
+const REGION_FETCH: u64 = 17;
+const REGION_FLUSH: u64 = 18;
+const REGION_UPDATE: u64 = 19;
+const REGION_BARRIER: u64 = 20;
+const REGION_CLOSE: u64 = 21;
 
 impl Path {
     fn words(self) -> [u64; 2] {
@@ -232,6 +295,14 @@ impl Accepts {
 
 fn window_size(word: u64) -> Option<u32> {
     u32::try_from(word).ok().filter(|&size| size as usize <= WINDOW_SIZE)
+}
+
+fn count(word: u64) -> Option<u32> {
+    u32::try_from(word).ok().filter(|&count| count > 0)
+}
+
+fn page_address(word: u64) -> Option<u64> {
+    (word > 0 && word.is_multiple_of(BLOCK_SIZE as u64)).then_some(word)
 }
 
 fn flag(word: u64) -> Option<bool> {
@@ -271,6 +342,18 @@ impl Request {
                 [RENAME, size, dir, to_size, to_dir, u64::from(*flags), 0, 0]
             }
             Self::HandOver { handle } => [HAND_OVER, *handle, 0, 0, 0, 0, 0, 0],
+            Self::RegionOpen { handle, processes, alone, reserve } => {
+                let (processes, alone, reserve) = (*processes, *alone, *reserve);
+                [REGION_OPEN, *handle, processes.into(), alone.into(), reserve.into(), 0, 0, 0]
+            }
+            Self::RegionMapped { region, address } => [REGION_MAPPED, *region, *address, 0, 0, 0, 0, 0],
+            Self::RegionFetch { region, page, write } => {
+                [REGION_FETCH, *region, u64::from(*page), u64::from(*write), 0, 0, 0, 0]
+            }
+            Self::RegionFlush { region } => [REGION_FLUSH, *region, 0, 0, 0, 0, 0, 0],
+            Self::RegionUpdate { region } => [REGION_UPDATE, *region, 0, 0, 0, 0, 0, 0],
+            Self::RegionBarrier { region } => [REGION_BARRIER, *region, 0, 0, 0, 0, 0, 0],
+            Self::RegionClose { region } => [REGION_CLOSE, *region, 0, 0, 0, 0, 0, 0],
         }
     }
 
@@ -299,6 +382,15 @@ impl Request {
                 Self::Rename { from: path()?, to: Path::decode([c, d])?, flags: u32::try_from(e).ok()? }
             }
             HAND_OVER => Self::HandOver { handle: a },
+            REGION_OPEN => {
+                Self::RegionOpen { handle: a, processes: count(b)?, alone: flag(c)?, reserve: flag(d)? }
+            }
+            REGION_MAPPED => Self::RegionMapped { region: a, address: page_address(b)? },
+            REGION_FETCH => Self::RegionFetch { region: a, page: u32::try_from(b).ok()?, write: flag(c)? },
+            REGION_FLUSH => Self::RegionFlush { region: a },
+            REGION_UPDATE => Self::RegionUpdate { region: a },
+            REGION_BARRIER => Self::RegionBarrier { region: a },
+            REGION_CLOSE => Self::RegionClose { region: a },
             _ => return None,
         })
     }
@@ -319,7 +411,14 @@ impl Request {
             | Self::Sync { .. }
             | Self::Close { .. }
             | Self::Seek { .. }
-            | Self::HandOver { .. } => 0,
+            | Self::HandOver { .. }
+            | Self::RegionOpen { .. }
+            | Self::RegionMapped { .. }
+            | Self::RegionFetch { .. }
+            | Self::RegionFlush { .. }
+            | Self::RegionUpdate { .. }
+            | Self::RegionBarrier { .. }
+            | Self::RegionClose { .. } => 0,
         }
     }
 }
@@ -337,6 +436,7 @@ const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
 const GRANTED: u64 = 9;
 const PLACED: u64 = 10;
+const REGION: u64 = 11;
 
 impl Reply {
     /// Encodes the reply.
@@ -362,6 +462,9 @@ impl Reply {
                 words[KEY] = key.map_or(0, FileKey::get);
                 status.encode(&mut words);
             }
+            Self::Region { number, owner, pages } => {
+                words[..4].copy_from_slice(&[REGION, *number, u64::from(*owner), u64::from(*pages)]);
+            }
         }
         words
     }
@@ -381,6 +484,10 @@ impl Reply {
             OPENED => {
                 let key = FileKey::new(words[KEY]);
                 Self::Opened { handle: words[1], key, status: Status::decode(words) }
+            }
+            REGION => {
+                let owner = u16::try_from(words[2]).ok()?;
+                Self::Region { number: words[1], owner, pages: count(words[3])? }
             }
             _ => return None,
         })

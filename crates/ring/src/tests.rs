@@ -8,3 +8,4 @@ mod hostile;
 mod names;
 mod near;
 mod placed;
+mod regions;

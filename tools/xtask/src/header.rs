@@ -7,13 +7,15 @@ use std::path::Path;
 /// The generated header.
 const HEADER: &str = "crates/capi/include/tameike.h";
 /// The sources: the functions, and the types of their arguments.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 7] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",
     "crates/ring/src/message/status.rs",
     // With its submodules.
     "crates/capi/src/aggregate/mod.rs",
+    "crates/capi/src/dsm/mod.rs",
+    "crates/capi/src/dsm/region.rs",
 ];
 const OPENING: &str = "\
 /* Access to files of a job's views without kernel calls.
@@ -32,6 +34,8 @@ const OPENING: &str = "\
  * The functions tameike_agg_*() store many small files in a few large ones, in a container, on any file system and without an
  * agent. Any number of processes write to a container concurrently, each to its own files. tameike_agg_message() describes the
  * last error.
+ *
+ * The functions tameike_dsm_*() share memory between processes on all nodes of a job. They need an agent.
  */";
 
 /// Returns a finding if the header differs from the generated one.
@@ -74,7 +78,9 @@ fn text(root: &Path) -> Result<String, String> {
         ("AggregateOptions", "agg_options"),
     ];
     let names = ["File", "Request", "Piece", "Status", "Time"].map(|name| (name, name.to_lowercase()));
-    let names = names.into_iter().chain(of_containers.map(|(name, of_c)| (name, of_c.to_owned())));
+    let of_regions = [("Region", "dsm"), ("RegionCounters", "dsm_counters")];
+    let others = of_containers.into_iter().chain(of_regions);
+    let names = names.into_iter().chain(others.map(|(name, of_c)| (name, of_c.to_owned())));
     names.for_each(|(name, of_c)| {
         config.export.rename.insert(name.to_owned(), format!("tameike_{of_c}"));
     });

@@ -12,6 +12,7 @@ mod directory_cache;
 mod frame_grants;
 mod listening;
 mod names;
+mod regions;
 mod session;
 mod shown;
 mod view;
@@ -24,9 +25,11 @@ use crate::arbiter::Arbiter;
 use crate::fuse::{Tasks, WriteBacklog};
 use directory_cache::DirectoryCache;
 use event_listener::{Event, listener};
-use session::Session;
+use regions::RingRegions;
+use session::{Left, Session};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tameike_client::region::{Attachment, Regions};
 use tameike_client::vfs::Vfs;
 use tameike_core::Errno;
 use tameike_ring::message::{Reply, Request};
@@ -71,12 +74,19 @@ impl Drop for Ending {
 pub(crate) struct RingFrontend {
     views: Vec<Arc<dyn AnyView>>,
     names: Arc<NameTable>,
+    /// `None` without the job-shared view.
+    regions: Option<Arc<RingRegions>>,
     endings: Arc<Endings>,
 }
 
 impl RingFrontend {
     pub(crate) fn new(names: Arc<NameTable>) -> Self {
-        Self { views: Vec::new(), names, endings: Arc::default() }
+        Self { views: Vec::new(), names, regions: None, endings: Arc::default() }
+    }
+
+    /// Adds the shared memory regions, before the view with their files; `tasks` runs requests on them.
+    pub(crate) fn set_regions(&mut self, regions: Arc<Regions>, tasks: Tasks) {
+        self.regions = Some(Arc::new(RingRegions::new(regions, tasks)));
     }
 
     /// Adds a view; programs know views by their order.
@@ -94,7 +104,17 @@ impl RingFrontend {
         if let Some(shown) = &shown {
             arbiter.show_changes(shown.clone());
         }
-        self.views.push(Arc::new(RingView { index, vfs, tasks, backlog, arbiter, directory_cache, shown }));
+        let regions = self.regions.clone();
+        self.views.push(Arc::new(RingView {
+            index,
+            vfs,
+            tasks,
+            backlog,
+            arbiter,
+            directory_cache,
+            shown,
+            regions,
+        }));
     }
 
     /// Waits until the files of all ended programs are closed.
@@ -106,6 +126,11 @@ impl RingFrontend {
             }
             over.await;
         }
+    }
+
+    fn detach_abandoned(&self, abandoned: Vec<Arc<Attachment>>, ending: &Option<Arc<Ending>>) {
+        let each = abandoned.into_iter().zip(self.regions.iter().cycle());
+        each.for_each(|(region, regions)| regions.detach_abandoned(region, ending.clone()));
     }
 
     fn view(&self, index: usize) -> Option<Arc<dyn AnyView>> {
@@ -123,12 +148,32 @@ fn handle_of(request: &Request) -> Option<u64> {
         | Request::Sync { handle }
         | Request::Close { handle }
         | Request::Seek { handle, .. }
-        | Request::HandOver { handle } => Some(*handle),
+        | Request::HandOver { handle }
+        | Request::RegionOpen { handle, .. } => Some(*handle),
         Request::Open { .. }
         | Request::StatusAt { .. }
         | Request::Unlink { .. }
         | Request::MakeDir { .. }
-        | Request::Rename { .. } => None,
+        | Request::Rename { .. }
+        | Request::RegionMapped { .. }
+        | Request::RegionFetch { .. }
+        | Request::RegionFlush { .. }
+        | Request::RegionUpdate { .. }
+        | Request::RegionBarrier { .. }
+        | Request::RegionClose { .. } => None,
+    }
+}
+
+/// Returns the region of a request on one that is open.
+fn region_of(request: &Request) -> Option<u64> {
+    match request {
+        Request::RegionMapped { region, .. }
+        | Request::RegionFetch { region, .. }
+        | Request::RegionFlush { region }
+        | Request::RegionUpdate { region }
+        | Request::RegionBarrier { region }
+        | Request::RegionClose { region } => Some(*region),
+        _ => None,
     }
 }
 
@@ -160,6 +205,12 @@ impl Handler for RingFrontend {
             };
             return view.serve_open(call, request, open);
         }
+        if let Some(number) = region_of(&request) {
+            return match &self.regions {
+                Some(regions) => regions.serve(call, request, number),
+                None => call.answer(&Reply::Failed(Errno::EBADF.0)),
+            };
+        }
         match view_of(&request).and_then(|view| self.view(view.into())) {
             Some(view) => view.serve_path(call, request),
             None => call.answer(&Reply::Declined),
@@ -174,11 +225,15 @@ impl Handler for RingFrontend {
     }
 
     fn leaves(&self, session: &Session) {
-        session.leaves(Ending::begin(&self.endings));
+        let ending = Ending::begin(&self.endings);
+        session.leaves(ending.clone());
+        // At once: a barrier of the program may be in flight, and ends only with other processes.
+        self.detach_abandoned(session.take_regions(), &Some(ending));
     }
 
     fn ended(&self, session: &Session) {
-        let (open, ending) = session.take_all();
+        let Left { open, regions, ending } = session.take_all();
+        self.detach_abandoned(regions, &ending);
         for open in open {
             if let Some(view) = self.view(open.view) {
                 view.close_abandoned(open, ending.clone());

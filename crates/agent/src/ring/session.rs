@@ -6,11 +6,14 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use tameike_client::data::Grantable;
+use tameike_client::region::Attachment;
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_ring::server::Peer;
 
 /// Files that one program may have open through the ring; it opens more through the kernel.
 const HANDLES_MAX: usize = 4096;
+/// Regions to which one program may be attached.
+const REGIONS_MAX: usize = 256;
 
 /// An open file of a program.
 pub(super) struct OpenFile {
@@ -25,10 +28,19 @@ pub(super) struct OpenFile {
     pub name: OnceLock<Vec<u8>>,
 }
 
+/// What a program that has ended has left.
+pub(super) struct Left {
+    pub open: Vec<Arc<OpenFile>>,
+    pub regions: Vec<Arc<Attachment>>,
+    /// Counts the ended program.
+    pub ending: Option<Arc<Ending>>,
+}
+
 #[derive(Default)]
 struct Handles {
     open: BTreeMap<u64, Arc<OpenFile>>,
     last: u64,
+    regions: BTreeMap<u64, Arc<Attachment>>,
     /// Set when the program has ended.
     ending: Option<Arc<Ending>>,
 }
@@ -69,9 +81,35 @@ impl Session {
         self.handles.lock().ending = Some(ending);
     }
 
-    /// Removes all open files, and returns them with the guard that counts the ended program.
-    pub(super) fn take_all(&self) -> (Vec<Arc<OpenFile>>, Option<Arc<Ending>>) {
+    pub(super) fn can_attach(&self) -> bool {
+        self.handles.lock().regions.len() < REGIONS_MAX
+    }
+
+    pub(super) fn add_region(&self, region: Arc<Attachment>) -> u64 {
+        let mut handles = self.handles.lock();
+        handles.last += 1;
+        let number = handles.last;
+        handles.regions.insert(number, region);
+        number
+    }
+
+    pub(super) fn region(&self, number: u64) -> Option<Arc<Attachment>> {
+        self.handles.lock().regions.get(&number).cloned()
+    }
+
+    pub(super) fn remove_region(&self, number: u64) -> Option<Arc<Attachment>> {
+        self.handles.lock().regions.remove(&number)
+    }
+
+    /// Removes all regions.
+    pub(super) fn take_regions(&self) -> Vec<Arc<Attachment>> {
+        std::mem::take(&mut self.handles.lock().regions).into_values().collect()
+    }
+
+    /// Removes all open files and regions.
+    pub(super) fn take_all(&self) -> Left {
         let handles = std::mem::take(&mut *self.handles.lock());
-        (handles.open.into_values().collect(), handles.ending)
+        let Handles { open, regions, ending, last: _ } = handles;
+        Left { open: open.into_values().collect(), regions: regions.into_values().collect(), ending }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::convert::{Refusal, Served, reply_of, status_of};
 use super::directory_cache::{DirectoryCache, Lookup};
+use super::regions::RingRegions;
 use super::session::OpenFile;
 use super::{Call, Ending, ShownView};
 use crate::arbiter::Arbiter;
@@ -33,6 +34,8 @@ pub(super) struct RingView<V: Vfs> {
     pub directory_cache: DirectoryCache<V>,
     /// Shares names with programs. `None` if programs must request each name.
     pub shown: Option<Arc<ShownView>>,
+    /// Shared memory regions of the node, if the job has them.
+    pub regions: Option<Arc<RingRegions>>,
 }
 
 impl<V: Vfs> RingView<V> {
@@ -116,6 +119,9 @@ impl<V: Vfs> AnyView for RingView<V> {
             Request::Write { offset, size, .. } => self.write(call, &open, (offset, size)),
             Request::Append { size, .. } => self.append(call, &open, size),
             Request::HandOver { .. } => self.hand_over(call, &open),
+            Request::RegionOpen { processes, alone, reserve, .. } => {
+                self.open_region(call, open, processes, (alone, reserve));
+            }
             Request::Close { handle } => match call.session().remove(handle) {
                 Some(open) => self.close(call, open),
                 // Another thread has closed it.

@@ -42,7 +42,7 @@ pub fn all(devices: &[PathBuf]) -> Vec<Check> {
         locked_memory(),
         huge_pages(),
     ]);
-    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers(devices)]);
+    checks.extend([io_uring(), fuse_rings(), region_faults(), libfabric(), ssh(), leftovers(devices)]);
     checks
 }
 
@@ -240,6 +240,18 @@ fn libfabric() -> Check {
     match offers.providers.iter().find(|(provider, state)| provider.has_device() && state.is_ok()) {
         Some((provider, _)) => Check::ok(name, format!("{found} (use --fabric ofi:{provider})")),
         None => Check::ok(name, found),
+    }
+}
+
+fn region_faults() -> Check {
+    let name = "page faults of shared memory regions";
+    match tameike_dsm::fault::try_userfault() {
+        Ok(()) => Check::ok(name, "userfaultfd"),
+        Err(error) => Check::slow(
+            name,
+            format!("mprotect (userfaultfd: {error}): each process has memory of its own"),
+            "Linux 5.19 or newer, in a container with a seccomp profile that allows userfaultfd",
+        ),
     }
 }
 

@@ -44,6 +44,7 @@ mod pjdfstest;
 mod posix;
 mod preload;
 mod preload_names;
+mod regions;
 mod remembered;
 mod rings;
 mod semantics;

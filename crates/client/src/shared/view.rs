@@ -5,6 +5,7 @@ use super::opens::Opening;
 use crate::data::{FileData, Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
+use crate::region::RegionFile;
 use crate::replies::unexpected_reply;
 use crate::types::{
     FileNumber, Found, HandleNumber, Name, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
@@ -13,6 +14,7 @@ use crate::vfs::{Content, Directories, Entries, Inodes, Locking, Names, OpenFile
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::meta::{
     EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target,
 };
@@ -241,6 +243,15 @@ impl Content for SharedView {
 
     fn grantable(&self, handle: HandleNumber) -> Option<Grantable> {
         self.file(handle).ok().map(|file| self.engine.grantable(&file))
+    }
+
+    fn region_file(&self, handle: HandleNumber) -> Option<RegionFile> {
+        if self.root != InodeId::ROOT {
+            return None;
+        }
+        let file = self.file(handle).ok()?;
+        let pages = u32::try_from(file.size().div_ceil(BLOCK_SIZE as u64)).ok()?;
+        (pages > 0).then_some(RegionFile { inode: file.inode, layout: file.layout, pages })
     }
 
     async fn change_space(

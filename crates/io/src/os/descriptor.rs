@@ -46,6 +46,40 @@ impl Drop for DescriptorCell {
     }
 }
 
+/// A place for a descriptor that one thread puts and another one takes. Access never blocks.
+#[derive(Debug)]
+pub struct DescriptorPlace(AtomicI32);
+
+impl Default for DescriptorPlace {
+    fn default() -> Self {
+        Self(AtomicI32::new(NONE))
+    }
+}
+
+impl DescriptorPlace {
+    /// Puts a descriptor, and closes the one that was there.
+    pub fn put(&self, descriptor: OwnedFd) {
+        drop(self.replace(descriptor.into_raw_fd()));
+    }
+
+    /// Takes the descriptor.
+    pub fn take(&self) -> Option<OwnedFd> {
+        self.replace(NONE)
+    }
+
+    fn replace(&self, number: RawFd) -> Option<OwnedFd> {
+        let before = self.0.swap(number, Ordering::AcqRel);
+        // SAFETY: the place owned the descriptor, and does not have it any more.
+        (before != NONE).then(|| unsafe { OwnedFd::from_raw_fd(before) })
+    }
+}
+
+impl Drop for DescriptorPlace {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +100,23 @@ mod tests {
         assert!(fcntl_getfd(cell.get().expect("the first one")).is_ok());
         drop(cell);
         assert_eq!(read(&first_reader, &mut [0; 1]), Ok(0));
+    }
+
+    #[test]
+    fn the_last_descriptor_is_taken_once() {
+        let place = DescriptorPlace::default();
+        assert!(place.take().is_none());
+        let ((first_reader, first), (second_reader, second)) =
+            (pipe().expect("a pipe"), pipe().expect("another"));
+        place.put(first);
+        place.put(second);
+        assert_eq!(read(&first_reader, &mut [0; 1]), Ok(0), "the first one is closed");
+        drop(place.take().expect("the second one"));
+        assert_eq!(read(&second_reader, &mut [0; 1]), Ok(0));
+        assert!(place.take().is_none());
+        let (third_reader, third) = pipe().expect("another");
+        place.put(third);
+        drop(place);
+        assert_eq!(read(&third_reader, &mut [0; 1]), Ok(0), "the third one is closed");
     }
 }

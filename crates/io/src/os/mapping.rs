@@ -59,13 +59,15 @@ impl Mapping {
     pub fn protect(&self, offset: usize, size: usize, protection: MprotectFlags) -> std::io::Result<()> {
         let address = self.address(offset, size);
         // SAFETY: the range is mapped here; this crate holds no reference to its bytes.
-        Ok(unsafe { mprotect(address.cast(), size, protection)? })
+        unsafe { mprotect(address.cast(), size, protection)? };
+        Ok(())
     }
 
     /// Excludes the mapping from children of fork(2), which would share the memory without its page faults.
     pub fn keep_from_children(&self) -> std::io::Result<()> {
         // SAFETY: the range is mapped here, and the advice changes no byte of it.
-        Ok(unsafe { madvise(self.start.as_ptr(), self.size, Advice::LinuxDontFork)? })
+        unsafe { madvise(self.start.as_ptr(), self.size, Advice::LinuxDontFork)? };
+        Ok(())
     }
 
     /// The address of `size` bytes at `offset`.

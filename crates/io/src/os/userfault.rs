@@ -96,8 +96,15 @@ impl Userfault {
     }
 
     /// The registered mapping of another process, with `size` bytes at the address `start` there. Calls fail if the address is wrong.
-    pub fn of_process(descriptor: OwnedFd, start: u64, size: u64) -> Self {
-        Self { descriptor, start, size }
+    ///
+    /// # Errors
+    /// `EINVAL` if the descriptor is no userfaultfd: its calls might block.
+    pub fn of_process(descriptor: OwnedFd, start: u64, size: u64) -> std::io::Result<Self> {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+        if link.as_os_str() != "anon_inode:[userfaultfd]" {
+            return Err(Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(Self { descriptor, start, size })
     }
 
     /// The descriptor, for another process.

@@ -3,7 +3,7 @@
 //! `server::watch` explains why no wake-up of either side is lost.
 
 use super::Client;
-use super::slots::Claim;
+use super::slots::{Claim, Slots};
 use crate::WINDOW_SIZE;
 use crate::layout::{ACCOMPANIED, ANSWERED, REQUESTED, RESTS, SLEEPS, SLOTS, Slot, core, near, pending};
 use crate::message::{Reply, Request};
@@ -33,15 +33,24 @@ pub(super) enum NoReply {
 impl Client {
     /// Takes a slot, and populates its window with `size` bytes.
     pub(super) fn claim(&self, size: usize) -> Result<Claim<'_>, NoReply> {
+        let claim = self.claim_of(&self.slots, self.fault_slots(), true)?;
+        self.populate(&claim, size)?;
+        Ok(claim)
+    }
+
+    /// Takes one of `slots` if more than `spare` are free, or waits for it: for a limited time, or until the connection is broken.
+    pub(super) fn claim_of<'a>(
+        &self,
+        slots: &'a Slots,
+        spare: usize,
+        limited: bool,
+    ) -> Result<Claim<'a>, NoReply> {
         if self.is_broken() {
             return Err(NoReply::Broken);
         }
         let must_give_up = || self.is_broken() || self.is_alone();
-        let Some(claim) = self.slots.claim(must_give_up) else {
-            return Err(if must_give_up() { self.give_up() } else { NoReply::Declined });
-        };
-        self.populate(&claim, size)?;
-        Ok(claim)
+        let claim = slots.claim(spare, limited, must_give_up);
+        claim.ok_or_else(|| if must_give_up() { self.give_up() } else { NoReply::Declined })
     }
 
     /// As [`Self::claim`] without waiting, if more than `spare` slots are free.

@@ -4,7 +4,7 @@ use super::Client;
 use super::granted::GrantedFrames;
 use super::names::PublishedNames;
 use super::near::Near;
-use super::placed::Devices;
+use super::received::Received;
 use super::slots::Slots;
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
 use crate::layout::{ARENA_SIZE, NOTICE_SIZE};
@@ -105,7 +105,9 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
         populated: Default::default(),
         spin: Spin::new(SPIN),
         near: Near::default(),
-        devices: Devices::default(),
+        received: Received::default(),
+        long_calls: Slots::default(),
+        has_regions: false.into(),
         keeps,
     })
 }
@@ -116,6 +118,11 @@ impl Client {
         let kept = to_high_number(descriptor).ok()?;
         (self.keeps)(kept.as_raw_fd());
         Some(kept)
+    }
+
+    /// Moves a descriptor that the caller keeps out of the way.
+    pub(super) fn move_descriptor(descriptor: OwnedFd) -> Option<OwnedFd> {
+        to_high_number(descriptor).ok()
     }
 }
 

@@ -13,12 +13,15 @@ mod near;
 pub mod path;
 mod placed;
 mod read;
+mod received;
+mod region;
 mod slots;
 mod transfer;
 
 pub use crate::message::{FileKey, Start, Status, Time};
 pub use answer::{Answer, OpenFile};
 pub use connect::ConnectError;
+pub use region::Region;
 pub use transfer::Transfer;
 
 use crate::WINDOW_SIZE;
@@ -29,7 +32,7 @@ use call::{NoReply, Populated};
 use granted::GrantedFrames;
 use names::PublishedNames;
 use near::Near;
-use placed::Devices;
+use received::Received;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -57,7 +60,11 @@ pub struct Client {
     populated: Populated,
     spin: Spin,
     near: Near,
-    devices: Devices,
+    received: Received,
+    /// Slots of calls on regions that wait for other processes or nodes, of which half may be taken.
+    long_calls: Slots,
+    /// The program has opened a region.
+    has_regions: AtomicBool,
     /// Called for each descriptor that the connection keeps.
     keeps: fn(RawFd),
 }
@@ -81,7 +88,7 @@ impl Client {
 
     /// The descriptors that the connection keeps.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        std::iter::once(self.socket.as_raw_fd()).chain(self.devices.numbers())
+        std::iter::once(self.socket.as_raw_fd()).chain(self.received.devices.numbers())
     }
 
     /// Opens a regular file as `openat` does; the umask is already applied to `mode`.

@@ -41,7 +41,7 @@ impl Client {
             };
             let is_large = whole >= TAKEN_MIN;
             let granted = is_large && self.granted.is_some() && key.is_some();
-            let placed = is_large && self.devices.are_here() && alone(into, done, size).is_some();
+            let placed = is_large && self.received.devices.are_here() && alone(into, done, size).is_some();
             let accepts = Accepts { granted, placed, stale: false };
             let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, accepts });
             let is_read = match reply {

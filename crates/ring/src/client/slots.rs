@@ -50,11 +50,11 @@ impl Slots {
         (self.taken.load(Ordering::Relaxed) & ALL_SLOTS).count_ones() > 1
     }
 
-    /// Takes a slot; waits for one until `give_up` returns true.
-    pub fn claim(&self, give_up: impl Fn() -> bool) -> Option<Claim<'_>> {
+    /// Takes a slot if more than `spare` are free; waits for one until `give_up` returns true or, if `limited`, the time limit has passed.
+    pub fn claim(&self, spare: usize, limited: bool, give_up: impl Fn() -> bool) -> Option<Claim<'_>> {
         let mut until = None;
         loop {
-            let taken = match self.try_claim(0) {
+            let taken = match self.try_claim(spare) {
                 Ok(claim) => return Some(claim),
                 Err(taken) => taken,
             };
@@ -65,7 +65,7 @@ impl Slots {
                 let _ = futex::wait(&self.taken, futex::Flags::PRIVATE, waits, Some(&SLICE));
             }
             let now = monotonic();
-            if give_up() || now > *until.get_or_insert(now + PATIENCE) {
+            if give_up() || (limited && now > *until.get_or_insert(now + PATIENCE)) {
                 return None;
             }
         }
@@ -90,12 +90,13 @@ mod tests {
     #[test]
     fn the_first_free_slot_is_taken_and_all_can_be() {
         let slots = Slots::default();
-        let mut claims: Vec<_> = (0..SLOTS).map_while(|_| slots.claim(|| true)).collect();
+        let mut claims: Vec<_> = (0..SLOTS).map_while(|_| slots.claim(0, true, || true)).collect();
         assert!(claims.iter().map(|claim| claim.number).eq(0..SLOTS));
-        assert!(slots.claim(|| true).is_none());
+        assert!(slots.claim(0, true, || true).is_none());
         drop(claims.remove(3));
         assert!(slots.try_claim(1).is_err(), "the last one is reserved");
-        assert_eq!(slots.claim(|| true).map(|claim| claim.number), Some(3));
+        assert!(slots.claim(1, true, || true).is_none());
+        assert_eq!(slots.claim(0, true, || true).map(|claim| claim.number), Some(3));
     }
 
     #[test]
@@ -106,7 +107,7 @@ mod tests {
             for _ in 0..3 * SLOTS {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS / SLOTS {
-                        let _claim = slots.claim(|| false).expect("in time");
+                        let _claim = slots.claim(0, true, || false).expect("in time");
                         claims.fetch_add(1, Ordering::Relaxed);
                     }
                 });

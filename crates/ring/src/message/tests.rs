@@ -23,6 +23,14 @@ fn requests() -> Vec<Request> {
         Request::MakeDir { path: path(2, 1), mode: 0o755 },
         Request::Rename { from: path(1, 7), to: path(1, 4096), flags: 1 },
         Request::HandOver { handle },
+        Request::RegionOpen { handle, processes: u32::MAX, alone: true, reserve: false },
+        Request::RegionOpen { handle, processes: 1, alone: false, reserve: true },
+        Request::RegionMapped { region: handle, address: 1 << 46 },
+        Request::RegionFetch { region: handle, page: u32::MAX, write: true },
+        Request::RegionFlush { region: handle },
+        Request::RegionUpdate { region: handle },
+        Request::RegionBarrier { region: handle },
+        Request::RegionClose { region: handle },
     ]
 }
 
@@ -57,6 +65,7 @@ fn requests_and_replies_round_trip() {
         Reply::Status(status),
         Reply::Opened { handle: u64::MAX, key: FileKey::new(7), status },
         Reply::Opened { handle: u64::MAX, key: None, status },
+        Reply::Region { number: u64::MAX, owner: u16::MAX, pages: u32::MAX },
     ];
     for reply in replies {
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -72,13 +81,26 @@ fn requests_beyond_a_limit_are_rejected() {
     };
     for request in requests() {
         assert_eq!(with(&request, 0, 0), None);
-        assert_eq!(with(&request, 0, HAND_OVER + 1), None);
+        assert_eq!(with(&request, 0, REGION_CLOSE + 1), None);
         match request {
             Request::Read { .. } | Request::Write { .. } | Request::Append { .. } => {
                 assert_eq!(with(&request, 3, WINDOW_SIZE as u64 + 1), None);
                 assert_eq!(with(&request, 3, 1 << 32), None);
             }
             Request::Seek { .. } => assert_eq!(with(&request, 3, 2), None),
+            Request::RegionOpen { .. } => {
+                for (place, word) in [(2, 0), (2, 1 << 32), (3, 2), (4, 2)] {
+                    assert_eq!(with(&request, place, word), None);
+                }
+            }
+            Request::RegionMapped { .. } => {
+                assert_eq!(with(&request, 2, 0), None);
+                assert_eq!(with(&request, 2, 4095), None);
+            }
+            Request::RegionFetch { .. } => {
+                assert_eq!(with(&request, 2, 1 << 32), None);
+                assert_eq!(with(&request, 3, 2), None);
+            }
             _ if request.names_size() > 0 => {
                 assert_eq!(with(&request, 1, PATH_SIZE_MAX as u64 + 1), None);
                 assert_eq!(with(&request, 1, 256 << 32), None);
@@ -90,4 +112,9 @@ fn requests_beyond_a_limit_are_rejected() {
     let mut words = Reply::Count(1).encode();
     words[1] = WINDOW_SIZE as u64 + 1;
     assert_eq!(Reply::decode(&words), None);
+    for (place, word) in [(2, 1 << 16), (3, 0), (3, 1 << 32)] {
+        let mut words = Reply::Region { number: 1, owner: 2, pages: 3 }.encode();
+        words[place] = word;
+        assert_eq!(Reply::decode(&words), None);
+    }
 }

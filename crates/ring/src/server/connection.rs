@@ -6,24 +6,33 @@
 use super::Handler;
 use super::pinned_state::PinnedState;
 use crate::WINDOW_SIZE;
-use crate::layout::{ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, left, looked_up, near, pending};
+use crate::layout::{
+    ALL_SLOTS, ANSWERED, LEFT, REGION_FILES, REGION_MARK, SLEEPS, SLOTS, Slot, left, looked_up, near, pending,
+};
 use crate::message::{Path, Reply, Request};
 use crate::placed::{self, DEVICES_MAX};
 use parking_lot::Mutex;
 use rustix::thread::futex;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use tameike_core::Errno;
 use tameike_core::wire::unit::UnitLocation;
+use tameike_core::{Errno, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::arena::Arena;
-use tameike_io::os::socket::send_with_files;
+use tameike_io::os::socket::{receive_now, send_with_files};
 
 /// Bit beside the count of requests in flight: no request may begin.
 const CLOSING: u32 = 1 << 31;
+
+/// Maximum number of rings read from a socket at once.
+const RINGS: usize = 4096;
+/// Maximum number of descriptors of a program that are kept until a request takes them.
+const PASSED_MAX: usize = 4;
 
 /// A connected program.
 pub(super) struct Connection<H: Handler> {
@@ -42,6 +51,10 @@ pub(super) struct Connection<H: Handler> {
     counts: Arc<Counts>,
     /// Devices that were sent to the program, by number.
     devices: Mutex<Vec<Weak<HostDevice>>>,
+    /// Descriptors that the program has sent.
+    passed: Mutex<VecDeque<OwnedFd>>,
+    /// Wakes a serving thread.
+    wakeup: Arc<OwnedFd>,
 }
 
 /// Counters for all programs.
@@ -57,10 +70,48 @@ impl<H: Handler> Connection<H> {
     pub fn new(
         (handler, session, counts): (Arc<H>, H::Session, Arc<Counts>),
         (socket, process): (Arc<UnixStream>, Option<OwnedFd>),
-        arena: Arena,
+        (arena, wakeup): (Arena, Arc<OwnedFd>),
     ) -> Self {
-        let (pinned, busy, last, in_flight, devices) = Default::default();
-        Self { handler, session, socket, process, arena, pinned, busy, last, in_flight, counts, devices }
+        let (pinned, busy, last, in_flight, devices, passed) = Default::default();
+        Self {
+            handler,
+            session,
+            socket,
+            process,
+            arena,
+            pinned,
+            busy,
+            last,
+            in_flight,
+            counts,
+            devices,
+            passed,
+            wakeup,
+        }
+    }
+
+    /// Reads the rings from the socket, as each later one is an event, and keeps a few descriptors. Returns true if the program still
+    /// holds the socket.
+    pub fn receive(&self) -> bool {
+        let mut passed = self.passed.lock();
+        let mut rings = [0; RINGS];
+        loop {
+            match receive_now(&self.socket, &mut rings) {
+                Ok((0, _)) => return false,
+                Ok((count, files)) => {
+                    // A receive ends after descriptors; there may be more.
+                    let is_all = count < RINGS && files.is_empty();
+                    let left = PASSED_MAX - passed.len();
+                    passed.extend(files.into_iter().take(left));
+                    if is_all {
+                        return true;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     /// The program's number of a device; sends the device if the program does not have it.
@@ -247,7 +298,7 @@ impl<H: Handler> Call<H> {
         device: &Arc<HostDevice>,
         place: &UnitLocation,
         range: &Range<u32>,
-    ) -> Result<(), Self> {
+    ) -> std::result::Result<(), Self> {
         let device = self.connection.device(device);
         let Some(bytes) = device.and_then(|device| placed::encode(device, place, range)) else {
             return Err(self);
@@ -255,6 +306,24 @@ impl<H: Handler> Call<H> {
         self.connection.arena.copy_in(self.slot().window(), &bytes);
         self.reply(&Reply::Placed(range.len() as u32));
         Ok(())
+    }
+
+    /// Sends the memory of a region to the program, before [`Reply::Region`].
+    ///
+    /// # Errors
+    /// The other end is closed, or does not read.
+    pub fn send_region(&self, memory: &[BorrowedFd<'_>; REGION_FILES]) -> Result<()> {
+        send_with_files(&self.connection.socket, &[REGION_MARK], memory)
+    }
+
+    /// Takes the first descriptor that the program has sent before the request.
+    pub fn take_descriptor(&self) -> Option<OwnedFd> {
+        // If the program has ended, its connection is closed by another thread.
+        self.connection.receive();
+        // A serving thread that was to be woken by a ring finds it read. Fails only if the counter is full, and then a thread is being
+        // woken anyway.
+        let _ = rustix::io::write(&self.connection.wakeup, &1_u64.to_ne_bytes());
+        self.connection.passed.lock().pop_front()
     }
 
     fn reply(&mut self, reply: &Reply) {

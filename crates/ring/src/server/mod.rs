@@ -81,7 +81,7 @@ struct Inner<H: Handler> {
     watch: Watch,
     spin: Spin,
     epoll: OwnedFd,
-    wakeup: OwnedFd,
+    wakeup: Arc<OwnedFd>,
     /// All connections, by number.
     programs: Mutex<Programs<H>>,
     /// Programs that have been welcomed.
@@ -142,7 +142,7 @@ impl<H: Handler> Server<H> {
             names,
             spin: Spin::new(SPIN),
             epoll,
-            wakeup,
+            wakeup: Arc::new(wakeup),
             programs: Mutex::new(Programs { programs: BTreeMap::new(), last: 0 }),
             connections: RwLock::default(),
             pinned_servers: Mutex::default(),

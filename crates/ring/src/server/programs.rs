@@ -7,7 +7,7 @@ use crate::layout::ARENA_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -20,8 +20,6 @@ use tameike_io::os::socket::{Peer, peer, receive_now, send_with_files};
 pub(super) const WAKEUP: u64 = 0;
 /// Bit of the `epoll` data of a program: its process has ended.
 const PROCESS: u64 = 1 << 63;
-/// Maximum number of rings read from a socket at once.
-const RINGS: usize = 4096;
 
 /// A program with a connection.
 pub(super) enum Program<H: Handler> {
@@ -81,7 +79,7 @@ impl<H: Handler> Inner<H> {
                     false
                 }
             },
-            Program::Served(connection) => is_open(&connection.socket),
+            Program::Served(connection) => connection.receive(),
         };
         let gone = if stays { None } else { self.remove(&mut all.programs, number) };
         drop(all);
@@ -113,7 +111,7 @@ impl<H: Handler> Inner<H> {
         send_with_files(socket, &welcome, &shared)?;
         let session = self.handler.begin(&peer);
         let served = (self.handler.clone(), session, self.counts.clone());
-        Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), arena))))
+        Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), (arena, self.wakeup.clone())))))
     }
 
     /// Runs under the lock, so that a later `settle` finds the program gone or its end reported.
@@ -136,7 +134,7 @@ impl<H: Handler> Inner<H> {
         let ended = |program: &Program<H>| match program {
             Program::New(..) => false,
             Program::Served(connection) => {
-                !is_open(&connection.socket) || connection.process.as_ref().is_some_and(has_ended)
+                !connection.receive() || connection.process.as_ref().is_some_and(has_ended)
             }
         };
         self.end_where(ended);
@@ -165,21 +163,6 @@ impl<H: Handler> Inner<H> {
 
 fn refuse(socket: &UnixStream, welcome: &Welcome) -> Result<()> {
     send_with_files(socket, &welcome.encode(), &[])
-}
-
-/// Reads the rings from a socket, as each later one is an event. Returns true if the program still holds the socket.
-fn is_open(mut socket: &UnixStream) -> bool {
-    let mut rings = [0; RINGS];
-    loop {
-        match socket.read(&mut rings) {
-            Ok(0) => return false,
-            Ok(count) if count < RINGS => return true,
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return false,
-        }
-    }
 }
 
 fn has_ended(process: &OwnedFd) -> bool {

@@ -179,7 +179,11 @@ impl Handler for Files {
                 self.wait_for_state(|state| state.blocked == 0);
                 call.answer(&Reply::Done);
             }
-            Some(Request::Sync { .. }) => {
+            Some(Request::RegionOpen { .. } | Request::RegionMapped { .. } | Request::RegionFetch { .. }) => {
+                drop(state);
+                super::regions::serve(call);
+            }
+            Some(Request::Sync { .. } | Request::RegionBarrier { .. }) => {
                 state.held.push(call);
                 self.changed.notify_all();
             }

@@ -1,0 +1,251 @@
+//! The C functions for shared memory regions. `include/tameike.h` is generated from this module, with its comments.
+
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the comments are those of the header; `abi` states the contract"
+)]
+
+mod attached;
+mod file;
+mod region;
+
+pub use region::Region;
+
+use crate::abi::{check_memory, deref, done, text, write_out};
+use crate::file::{Result, unlink};
+use region::Joining;
+use rustix::io::Errno;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use tameike_container::session::Rank;
+use tameike_dsm::control::Counter;
+
+/// Flag of tameike_dsm_create() and tameike_dsm_attach(): detect accesses by mprotect(2) instead of userfaultfd(2). Each process then has
+/// memory of its own. It is the default if the kernel lacks userfaultfd for shared memory (Linux before 5.19), or if the environment
+/// variable TAMEIKE_DSM is "mprotect".
+pub const TAMEIKE_DSM_MPROTECT: c_uint = 1;
+/// Variable that chooses the mechanism of all regions.
+const MECHANISM_VARIABLE: &str = "TAMEIKE_DSM";
+
+/// Counters of a region, of all processes of this node together; with TAMEIKE_DSM_MPROTECT, of this process.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RegionCounters {
+    /// Accesses to pages that the node did not have.
+    pub read_faults: u64,
+    /// First writes to pages after they were fetched.
+    pub write_faults: u64,
+    /// Pages fetched from other nodes or the device.
+    pub pages_fetched: u64,
+    /// Changed pages that were sent to their homes.
+    pub pages_flushed: u64,
+    /// Changed bytes that were sent to their homes.
+    pub bytes_flushed: u64,
+    /// Pages that were dropped because another node had changed them.
+    pub pages_dropped: u64,
+    /// Written pages into which changes of other nodes were merged.
+    pub pages_merged: u64,
+    /// Barriers.
+    pub barriers: u64,
+    /// Number of pages of the region.
+    pub pages: u64,
+    /// How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.
+    pub mechanism: u32,
+}
+
+/// Checks flags; returns how to attach.
+fn joining(processes: c_uint, flags: c_uint, reserve: bool) -> Result<Joining> {
+    if flags & !TAMEIKE_DSM_MPROTECT != 0 {
+        return Err(Errno::INVAL);
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    let by_protections = flags & TAMEIKE_DSM_MPROTECT != 0
+        || variable(MECHANISM_VARIABLE).is_some_and(|mechanism| mechanism == "mprotect");
+    let processes = match processes {
+        0 => Rank::guess(variable).map_or(1, |rank| rank.size),
+        given => given,
+    };
+    Ok(Joining { processes, by_protections, reserve })
+}
+
+/// Attaches to the region of a file, which is created with `size` bytes if given.
+fn attach(path: &CStr, size: Option<u64>, processes: c_uint, flags: c_uint) -> Result<Region> {
+    let joining = joining(processes, flags, size.is_some())?;
+    let path = file::absolute(path)?;
+    Region::attach(file::open(&path, size)?, path, &joining)
+}
+
+/// Gives a region to the program.
+///
+/// # Safety
+/// The pointer is null, or valid for writes.
+unsafe fn give(region: *mut *mut Region, attach: impl FnOnce() -> Result<Region>) -> Result<()> {
+    check_memory(region, 1)?;
+    let attached = attach()?;
+    // SAFETY: by the contract above.
+    unsafe { write_out(region, Box::into_raw(Box::new(attached))) }
+}
+
+/// Takes a region from the program.
+///
+/// # Safety
+/// The pointer is null, or came from [`give`] and was not taken before.
+unsafe fn take(region: *mut Region) -> Result<Region> {
+    check_memory(region, 1)?;
+    // SAFETY: by the contract above.
+    Ok(*unsafe { Box::from_raw(region) })
+}
+
+/// Creates a shared memory region, and attaches to it: memory that processes on all nodes share, with the content of the file `path` in the
+/// job-shared view. All processes of a parallel program may call it at the same time; the file gets `size` bytes, rounded up to pages of
+/// 4096 bytes, and mode 0600. An existing file of that size is used with its content. Space for the file is reserved.
+///
+/// Loads and stores access the memory at tameike_dsm_address(). Two nodes may change different bytes of a page. A node sees its own stores at
+/// once, and those of other nodes after barriers, or after tameike_dsm_flush() there and then tameike_dsm_update() here. If two nodes
+/// change the same byte in between, one of the values stays.
+///
+/// `processes` is the number of processes that take part in barriers; all must pass the same. With 0, it is the number of ranks according to
+/// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
+///
+/// Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
+/// without an agent or outside the job-shared view, -EBUSY if the kernel of this node has the file open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_create(
+    path: *const c_char,
+    size: u64,
+    processes: c_uint,
+    flags: c_uint,
+    region: *mut *mut Region,
+) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { give(region, || attach(text(path)?, Some(size), processes, flags)) })
+}
+
+/// Attaches to the region of an existing file, as tameike_dsm_create(). Returns 0 or a negative errno: -ENOENT if the file does not exist,
+/// -EINVAL if it is empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_attach(
+    path: *const c_char,
+    processes: c_uint,
+    flags: c_uint,
+    region: *mut *mut Region,
+) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { give(region, || attach(text(path)?, None, processes, flags)) })
+}
+
+/// Returns the address of a region, or null in a child of fork(), which does not have the memory. The first access to a page fetches it.
+/// If that fails, the process gets SIGBUS, as with a mapped file. A system call on a page that is not there fails with EFAULT:
+/// call tameike_dsm_touch() before. The library handles SIGBUS and SIGSEGV, and passes those of other addresses to the handlers that were
+/// there when the process attached to its first region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_address(region: *mut Region) -> *mut c_void {
+    // SAFETY: by the contract of the function.
+    let address = unsafe { deref(region) }.and_then(Region::address);
+    address.map_or(null_mut(), |address| address as *mut c_void)
+}
+
+/// Returns the size of a region in bytes, in whole pages.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_size(region: *mut Region) -> u64 {
+    // SAFETY: by the contract of the function.
+    unsafe { deref(region) }.map_or(0, Region::size)
+}
+
+/// Sends all bytes that processes of this node have changed to the homes of the file. They are in the file then, and other nodes see them
+/// after tameike_dsm_update(). Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_flush(region: *mut Region) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(region)? }.flush())
+}
+
+/// Makes changes visible that other nodes have flushed. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_update(region: *mut Region) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(region)? }.update())
+}
+
+/// Waits until all processes of a region have called it. Each sees then what the others stored before. Up to eight calls of a process
+/// that wait for other processes or nodes run at the same time; further ones wait for these. Returns 0 or a negative errno: -EOWNERDEAD or
+/// -EPIPE if a process has ended without detaching, or its node has failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_barrier(region: *mut Region) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(region)? }.barrier())
+}
+
+/// Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
+/// or a negative errno: -EINVAL if they are not in the region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_touch(
+    region: *mut Region,
+    offset: u64,
+    size: u64,
+    write: c_int,
+) -> c_int {
+    done(|| {
+        let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
+        // SAFETY: by the contract of the function.
+        unsafe { deref(region)? }.touch(offset..end, write != 0)
+    })
+}
+
+/// Reads the counters of a region. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut RegionCounters) -> c_int {
+    done(|| {
+        // SAFETY: by the contract of the function.
+        let region = unsafe { deref(region)? };
+        let [
+            read_faults,
+            write_faults,
+            pages_fetched,
+            pages_flushed,
+            bytes_flushed,
+            dropped,
+            merged,
+            barriers,
+        ] = Counter::ALL.map(|counter| region.counted(counter));
+        let found = RegionCounters {
+            read_faults,
+            write_faults,
+            pages_fetched,
+            pages_flushed,
+            bytes_flushed,
+            pages_dropped: dropped,
+            pages_merged: merged,
+            barriers,
+            pages: region.pages().into(),
+            mechanism: if region.uses_protections() { TAMEIKE_DSM_MPROTECT } else { 0 },
+        };
+        // SAFETY: the same.
+        unsafe { write_out(stats, found) }
+    })
+}
+
+/// Flushes a region, detaches from it, and removes its memory, also on an error. No thread may use the region any more. The process also
+/// detaches from all regions when it returns from main() or calls exit(): its other threads must not use them then. A process that ends
+/// in another way makes the barriers of the others fail. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_detach(region: *mut Region) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { take(region)? }.detach())
+}
+
+/// As tameike_dsm_detach(), and removes the file. Processes that are attached can use the region until they detach. All processes may call
+/// it. Returns 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_free(region: *mut Region) -> c_int {
+    done(|| {
+        // SAFETY: by the contract of the function.
+        let region = unsafe { take(region)? };
+        let path = region.path().clone();
+        region.detach()?;
+        match unlink(&path) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
+    })
+}

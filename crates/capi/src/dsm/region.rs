@@ -1,0 +1,206 @@
+//! A region in the address space of the process.
+
+use super::attached::{self, Attached};
+use crate::file::{Result, RingFile};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use tameike_dsm::control::{Counter, PAGE_SIZE};
+use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, has_userfault, map};
+use tameike_dsm::memory::RegionMemory;
+use tameike_io::os::fault_signal::{FaultHandler, PageFault, Watched, watch};
+use tameike_io::os::forked::OwnMark;
+use tameike_ring::client::{self, Answer, Client};
+
+/// A shared memory region.
+pub struct Region {
+    /// Ends before the mapping does.
+    watched: Watched,
+    served: Arc<Served>,
+    attached: Attached,
+    /// Open as long as the process is attached.
+    file: RingFile,
+    uses_protections: bool,
+    path: CString,
+}
+
+/// The mapping, and the process that has it.
+struct Served {
+    mapped: MappedRegion,
+    own: OwnMark,
+}
+
+/// How a process attaches.
+pub struct Joining {
+    /// Number of processes that take part in barriers.
+    pub processes: u32,
+    /// Report faults by `mprotect`.
+    pub by_protections: bool,
+    /// Reserve space for the file.
+    pub reserve: bool,
+}
+
+/// The agent, as the source of pages.
+struct Agent(Attached);
+
+/// Serializes opens: the ring passes descriptors of one region at a time.
+static OPENING: Mutex<()> = Mutex::new(());
+/// The kernel reports faults by userfaultfd.
+static HAS_USERFAULT: OnceLock<bool> = OnceLock::new();
+
+impl PageSource for Agent {
+    fn fetch(&self, page: u32, write: bool) -> std::result::Result<u32, i32> {
+        match self.0.client.fetch_page(self.0.region, page, write) {
+            Answer::Done(count) => Ok(count),
+            Answer::Failed(errno) => Err(errno),
+            Answer::Declined | Answer::Broken => Err(Errno::IO.raw_os_error()),
+        }
+    }
+}
+
+impl FaultHandler for Served {
+    fn serve(&self, fault: PageFault) -> bool {
+        // A child does not have the mapping.
+        self.own.is_own() && self.mapped.serve(fault)
+    }
+}
+
+/// The result of a call that only the agent can serve.
+fn result_of<T>(answer: Answer<T>) -> Result<T> {
+    answer.served().unwrap_or(Err(Errno::OPNOTSUPP))
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+impl Region {
+    /// Attaches to the region of a file.
+    pub fn attach(file: RingFile, path: CString, joining: &Joining) -> Result<Self> {
+        let uses_protections = joining.by_protections || !HAS_USERFAULT.get_or_init(has_userfault);
+        let _opening = OPENING.lock();
+        let client = file.client();
+        let options = (uses_protections, joining.reserve);
+        let opened = result_of(client.open_region(file.handle(), joining.processes, options))?;
+        let attached = Attached { client, region: opened.number };
+        let made = Self::map(client, opened, uses_protections);
+        match made {
+            Ok((watched, served)) => {
+                attached::add(attached);
+                Ok(Self { watched, served, attached, file, uses_protections, path })
+            }
+            Err(error) => {
+                // The call fails in any case.
+                let _: Answer<()> = client.close_region(attached.region);
+                Err(error)
+            }
+        }
+    }
+
+    /// Maps the memory, and serves its faults from now on.
+    fn map(
+        client: &'static Client,
+        opened: client::Region,
+        protections: bool,
+    ) -> Result<(Watched, Arc<Served>)> {
+        let own = OwnMark::new().map_err(|error| errno_of(&error))?;
+        let memory = RegionMemory::map(opened.memory, opened.pages).map_err(|error| errno_of(&error))?;
+        let (mapping, mechanism) = map(&memory, protections).map_err(|error| errno_of(&error))?;
+        if let Mechanism::Userfault(userfault) = &mechanism {
+            result_of(client.map_region(opened.number, userfault.descriptor(), userfault.start()))?;
+        }
+        let agent = Box::new(Agent(Attached { client, region: opened.number }));
+        let mapped = MappedRegion::new(memory, (mapping, mechanism), agent, opened.owner);
+        let served = Arc::new(Served { mapped, own });
+        let watched = watch(served.mapped.addresses(), served.clone()).map_err(|error| errno_of(&error))?;
+        Ok((watched, served))
+    }
+
+    /// The mapping; `EIO` in a child of the process that attached.
+    fn mapped(&self) -> Result<&MappedRegion> {
+        if self.served.own.is_own() { Ok(&self.served.mapped) } else { Err(Errno::IO) }
+    }
+
+    /// Address of the first byte; `EIO` in a child.
+    pub fn address(&self) -> Result<usize> {
+        Ok(self.mapped()?.addresses().start)
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.served.mapped.addresses().len() as u64
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &CString {
+        &self.path
+    }
+
+    /// Sends changed bytes to the homes.
+    pub fn flush(&self) -> Result<()> {
+        self.call(Client::flush_region)
+    }
+
+    /// Makes flushed changes of other nodes visible.
+    pub fn update(&self) -> Result<()> {
+        self.call(Client::update_region)
+    }
+
+    /// Waits for all processes.
+    pub fn barrier(&self) -> Result<()> {
+        self.call(Client::wait_for_region)
+    }
+
+    fn call(&self, call: impl FnOnce(&Client, u64) -> Answer<()>) -> Result<()> {
+        let mapped = self.mapped()?;
+        let called = result_of(call(self.attached.client, self.attached.region));
+        // A call that has failed may have dropped pages.
+        let adapted = mapped.adapt_protections().map_err(Errno::from_raw_os_error);
+        called.and(adapted)
+    }
+
+    /// Makes bytes accessible to system calls.
+    pub fn touch(&self, bytes: Range<u64>, write: bool) -> Result<()> {
+        let mapped = self.mapped()?;
+        if bytes.end > self.size() {
+            return Err(Errno::INVAL);
+        }
+        let page = |at: u64| (at / PAGE_SIZE as u64) as u32;
+        let pages = page(bytes.start)..page(bytes.end.next_multiple_of(PAGE_SIZE as u64));
+        mapped.touch(pages, write).map_err(Errno::from_raw_os_error)
+    }
+
+    /// Value of a counter of the node.
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.served.mapped.memory().control.counted(counter)
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> u32 {
+        self.served.mapped.memory().pages()
+    }
+
+    /// Returns true if faults are reported by `mprotect`.
+    pub fn uses_protections(&self) -> bool {
+        self.uses_protections
+    }
+
+    /// Detaches, and removes the mapping.
+    pub fn detach(self) -> Result<()> {
+        if !self.served.own.is_own() {
+            // The mapping and the region are those of the parent.
+            std::mem::forget(self);
+            return Err(Errno::IO);
+        }
+        // At the end of the process, the region may be closed already.
+        let detached =
+            if attached::remove(self.attached) { result_of(self.attached.close()) } else { Ok(()) };
+        let Self { watched, served, file, .. } = self;
+        drop(watched);
+        drop(served);
+        let closed = file.close();
+        detached.and(closed)
+    }
+}

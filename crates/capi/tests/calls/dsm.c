@@ -1,0 +1,315 @@
+/* A shared memory region: `dsm TASK PATH ...`, see the functions. Returns 0 if all is as expected. */
+#define _GNU_SOURCE
+#include "tameike.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, THREADS = 4 };
+
+static int fail(const char *what, long found) {
+    printf("not so: %s: %ld\n", what, found);
+    return 1;
+}
+
+#define EQUAL(call, expected)                                    \
+    do {                                                         \
+        long found = (call);                                     \
+        if (found != (long)(expected)) return fail(#call, found); \
+    } while (0)
+
+static unsigned mechanism(const char *name) {
+    return strcmp(name, "mprotect") == 0 ? TAMEIKE_DSM_MPROTECT : 0;
+}
+
+/* The byte at a place after a round. */
+static unsigned char value(size_t at, int round) {
+    return (unsigned char)(at * 7 + at / PAGE + (size_t)round * 31 + 1);
+}
+
+struct part {
+    volatile unsigned char *bytes;
+    size_t size;
+    int thread, rank, ranks, round;
+    long wrong;
+};
+
+/* Writes each `ranks`th byte, in the pages of a thread. */
+static void *store(void *argument) {
+    struct part *part = argument;
+    for (size_t page = (size_t)part->thread; page < part->size / PAGE; page += THREADS)
+        for (size_t at = page * PAGE + (size_t)part->rank; at < (page + 1) * PAGE; at += (size_t)part->ranks)
+            part->bytes[at] = value(at, part->round);
+    return NULL;
+}
+
+/* Counts wrong bytes. */
+static void *check(void *argument) {
+    struct part *part = argument;
+    for (size_t page = (size_t)part->thread; page < part->size / PAGE; page += THREADS)
+        for (size_t at = page * PAGE; at < (page + 1) * PAGE; at++) part->wrong += part->bytes[at] != value(at, part->round);
+    return NULL;
+}
+
+static long in_threads(void *(*task)(void *), struct part part) {
+    pthread_t threads[THREADS];
+    struct part parts[THREADS];
+    long wrong = 0;
+    for (int thread = 0; thread < THREADS; thread++) {
+        parts[thread] = part;
+        parts[thread].thread = thread;
+        if (pthread_create(&threads[thread], NULL, task, &parts[thread]) != 0) abort();
+    }
+    for (int thread = 0; thread < THREADS; thread++) {
+        pthread_join(threads[thread], NULL);
+        wrong += parts[thread].wrong;
+    }
+    return wrong;
+}
+
+/* `share PATH RANK RANKS MECHANISM PAGES ROUNDS COPY`: every process writes its bytes of all pages, and checks those of all. `COPY` gets
+ * the region's content by system calls. */
+static int share(char **arguments) {
+    int rank = atoi(arguments[1]), ranks = atoi(arguments[2]), rounds = atoi(arguments[5]);
+    unsigned flags = mechanism(arguments[3]);
+    size_t size = (size_t)atol(arguments[4]) * PAGE;
+    tameike_dsm *region;
+    tameike_dsm_counters stats;
+    /* Not a whole page: it is rounded up. */
+    EQUAL(tameike_dsm_create(arguments[0], size - 100, (unsigned)ranks, flags, &region), 0);
+    EQUAL(tameike_dsm_size(region), size);
+    unsigned char *bytes = tameike_dsm_address(region);
+    for (int round = 0; round < rounds; round++) {
+        struct part part = {bytes, size, 0, rank, ranks, round, 0};
+        in_threads(store, part);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        EQUAL(in_threads(check, part), 0);
+        EQUAL(tameike_dsm_barrier(region), 0);
+    }
+    EQUAL(tameike_dsm_stats(region, &stats), 0);
+    EQUAL(stats.pages, size / PAGE);
+    if (flags != 0) EQUAL(stats.mechanism, flags);
+    EQUAL(stats.barriers > 0 && stats.read_faults > 0 && stats.write_faults > 0 && stats.bytes_flushed > 0, 1);
+    int copy = open(arguments[6], O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    EQUAL(tameike_dsm_touch(region, 0, size, 0), 0);
+    EQUAL(write(copy, bytes, size), size);
+    EQUAL(close(copy), 0);
+    return -tameike_dsm_detach(region);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* `left PATH RANK HOW`: rank 1 ends after a barrier as HOW says, in its next barrier or before, and that of rank 0 fails. */
+static int left(char **arguments) {
+    int rank = atoi(arguments[1]);
+    const char *how = arguments[2];
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], 10 * PAGE, 2, 0, &region), 0);
+    volatile unsigned char *bytes = tameike_dsm_address(region);
+    bytes[rank] = (unsigned char)(rank + 1);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    EQUAL(bytes[1 - rank], 2 - rank);
+    if (rank == 1) {
+        bytes[PAGE] = 77;
+        if (strcmp(how, "exit") == 0) exit(0);
+        if (strcmp(how, "kill") == 0) raise(SIGKILL);
+        return -tameike_dsm_detach(region);
+    }
+    double begun = now();
+    int ended = tameike_dsm_barrier(region);
+    EQUAL(ended, strcmp(how, "kill") == 0 ? -EOWNERDEAD : -EPIPE);
+    if (now() - begun > 10) return fail("it takes long", (long)(now() - begun));
+    EQUAL(tameike_dsm_barrier(region) < 0, 1);
+    if (strcmp(how, "kill") != 0) {
+        EQUAL(tameike_dsm_update(region), 0);
+        EQUAL(bytes[PAGE], 77);
+    }
+    return -tameike_dsm_detach(region);
+}
+
+static sigjmp_buf back;
+
+static void on_fault(int number) {
+    siglongjmp(back, number);
+}
+
+static int no_access(volatile char *address) {
+    int number = sigsetjmp(back, 1);
+    if (number == 0) return *address == 0 ? 0 : -1;
+    return number;
+}
+
+/* `errors PATH OTHER`: calls that fail; OTHER is a path outside the job-shared view. */
+static int errors(char **arguments) {
+    const char *path = arguments[0], *other = arguments[1];
+    char long_path[5000];
+    tameike_dsm *region, *again;
+    memset(long_path, 'x', sizeof long_path);
+    long_path[sizeof long_path - 1] = 0;
+    signal(SIGSEGV, on_fault);
+    EQUAL(tameike_dsm_attach(path, 1, 0, &region), -ENOENT);
+    EQUAL(tameike_dsm_create(path, 0, 1, 0, &region), -EINVAL);
+    EQUAL(tameike_dsm_create(path, UINT64_MAX, 1, 0, &region), -EINVAL);
+    EQUAL(tameike_dsm_create(path, (uint64_t)PAGE << 32, 1, 0, &region), -EINVAL);
+    EQUAL(tameike_dsm_create(path, PAGE, 1, 2, &region), -EINVAL);
+    EQUAL(tameike_dsm_create(path, PAGE, 1, 0, NULL), -EFAULT);
+    EQUAL(tameike_dsm_create(NULL, PAGE, 1, 0, &region), -EFAULT);
+    EQUAL(tameike_dsm_create("", PAGE, 1, 0, &region), -ENOENT);
+    EQUAL(tameike_dsm_create(long_path, PAGE, 1, 0, &region), -ENAMETOOLONG);
+    EQUAL(tameike_dsm_create(other, PAGE, 1, 0, &region), -EOPNOTSUPP);
+    EQUAL(tameike_dsm_attach("/dev/null", 1, 0, &region), -EOPNOTSUPP);
+    EQUAL(access(path, F_OK), -1);
+    EQUAL(tameike_dsm_create(path, 3 * PAGE, 1, 0, &region), 0);
+    EQUAL(tameike_dsm_create(path, 4 * PAGE, 1, 0, &again), -EEXIST);
+    EQUAL(tameike_dsm_attach(path, 2, 0, &again), -EINVAL);
+    EQUAL(tameike_dsm_touch(region, 0, 3 * PAGE + 1, 0), -EINVAL);
+    EQUAL(tameike_dsm_touch(region, UINT64_MAX, 2, 0), -EINVAL);
+    EQUAL(tameike_dsm_touch(region, 3 * PAGE, 0, 0), 0);
+    EQUAL(tameike_dsm_touch(region, PAGE - 1, 2, 1), 0);
+    EQUAL(tameike_dsm_stats(region, NULL), -EFAULT);
+    EQUAL(tameike_dsm_detach(NULL), -EFAULT);
+    EQUAL(tameike_dsm_address(NULL) == NULL && tameike_dsm_size(NULL) == 0, 1);
+    char *bytes = tameike_dsm_address(region);
+    memcpy(bytes + 2 * PAGE - 2, "word", 4);
+    EQUAL(no_access(NULL), SIGSEGV);
+    EQUAL(no_access(bytes + 2 * PAGE + 2), 0);
+    EQUAL(tameike_dsm_flush(region), 0);
+    EQUAL(tameike_dsm_update(region), 0);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    EQUAL(tameike_dsm_detach(region), 0);
+    EQUAL(no_access(bytes), SIGSEGV);
+    EQUAL(tameike_dsm_attach(path, 1, TAMEIKE_DSM_MPROTECT, &region), 0);
+    bytes = tameike_dsm_address(region);
+    EQUAL(memcmp(bytes + 2 * PAGE - 3, "\0word\0", 6), 0);
+    EQUAL(tameike_dsm_free(region), 0);
+    EQUAL(access(path, F_OK), -1);
+    return 0;
+}
+
+static int child(tameike_dsm *region, char *bytes, const char *path) {
+    tameike_dsm *own;
+    EQUAL(tameike_dsm_address(region) == NULL, 1);
+    EQUAL(tameike_dsm_flush(region), -EIO);
+    EQUAL(tameike_dsm_update(region), -EIO);
+    EQUAL(tameike_dsm_barrier(region), -EIO);
+    EQUAL(tameike_dsm_touch(region, 0, 1, 0), -EIO);
+    EQUAL(no_access(bytes), SIGSEGV);
+    /* Other memory may have taken the place: it must stay. */
+    char *taken = mmap(bytes, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    EQUAL(taken == bytes, 1);
+    *taken = 9;
+    EQUAL(tameike_dsm_detach(region), -EIO);
+    EQUAL(*taken, 9);
+    EQUAL(tameike_dsm_attach(path, 1, 0, &own), -EINVAL);
+    EQUAL(tameike_dsm_attach(path, 2, 0, &own), 0);
+    char *again = tameike_dsm_address(own);
+    EQUAL(again[5], 5);
+    again[6] = 6;
+    return -tameike_dsm_detach(own);
+}
+
+/* `fork PATH`: a child cannot use the region of its parent, but attaches itself. */
+static int in_child(char **arguments) {
+    tameike_dsm *region;
+    signal(SIGSEGV, on_fault);
+    EQUAL(tameike_dsm_create(arguments[0], 2 * PAGE, 2, 0, &region), 0);
+    char *bytes = tameike_dsm_address(region);
+    bytes[5] = 5;
+    EQUAL(tameike_dsm_flush(region), 0);
+    fflush(stdout);
+    pid_t made = fork();
+    if (made == 0) {
+        int ended = child(region, bytes, arguments[0]);
+        fflush(stdout);
+        exit(ended);
+    }
+    int status;
+    EQUAL(waitpid(made, &status, 0), made);
+    EQUAL(status, 0);
+    EQUAL(bytes[5], 5);
+    EQUAL(tameike_dsm_update(region), 0);
+    EQUAL(bytes[6], 6);
+    bytes[7] = 7;
+    EQUAL(tameike_dsm_flush(region), 0);
+    return -tameike_dsm_free(region);
+}
+
+struct transfer {
+    tameike_file *file;
+    char *memory;
+    size_t size;
+    uint64_t offset;
+    ssize_t written, read;
+};
+
+static void *transfer(void *argument) {
+    struct transfer *transfer = argument;
+    transfer->written = tameike_write(transfer->file, transfer->memory, transfer->size, transfer->offset);
+    transfer->read = tameike_read(transfer->file, transfer->memory + transfer->size, transfer->size, transfer->offset);
+    return NULL;
+}
+
+/* `transfers PATH FILE`: more threads than the ring has slots write a region's absent pages to a file, and read it into others. */
+static int transfers(char **arguments) {
+    enum { COUNT = 40 };
+    const size_t size = 64 * PAGE;
+    tameike_dsm *region;
+    tameike_file *file;
+    pthread_t threads[COUNT];
+    struct transfer all[COUNT];
+    EQUAL(tameike_dsm_create(arguments[0], 2 * COUNT * size, 1, 0, &region), 0);
+    EQUAL(tameike_open(arguments[1], O_RDWR | O_CREAT, 0600, &file), 0);
+    char *bytes = tameike_dsm_address(region);
+    for (int at = 0; at < COUNT; at++) memset(bytes + 2 * (size_t)at * size, at + 1, size);
+    EQUAL(tameike_dsm_detach(region), 0);
+    EQUAL(tameike_dsm_attach(arguments[0], 1, 0, &region), 0);
+    bytes = tameike_dsm_address(region);
+    for (int at = 0; at < COUNT; at++) {
+        all[at] = (struct transfer){file, bytes + 2 * (size_t)at * size, size, (uint64_t)at * size, 0, 0};
+        if (pthread_create(&threads[at], NULL, transfer, &all[at]) != 0) abort();
+    }
+    for (int at = 0; at < COUNT; at++) {
+        pthread_join(threads[at], NULL);
+        EQUAL(all[at].written, size);
+        EQUAL(all[at].read, size);
+        EQUAL(memcmp(all[at].memory, all[at].memory + size, size), 0);
+        EQUAL(all[at].memory[size], at + 1);
+    }
+    EQUAL(tameike_close(file), 0);
+    return -tameike_dsm_free(region);
+}
+
+/* `unavailable PATH`: there is no agent, or no region. */
+static int unavailable(char **arguments) {
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], PAGE, 1, 0, &region), -EOPNOTSUPP);
+    EQUAL(tameike_dsm_attach(arguments[0], 1, 0, &region), -ENOENT);
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    static const struct {
+        const char *name;
+        int arguments;
+        int (*run)(char **);
+    } tasks[] = {{"share", 7, share},     {"left", 3, left},           {"errors", 2, errors},
+                 {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable}};
+    for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
+        if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)
+            return tasks[task].run(arguments + 2);
+    return 2;
+}

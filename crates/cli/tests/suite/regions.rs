@@ -1,0 +1,143 @@
+//! Shared memory regions of C programs on several nodes.
+
+use crate::kit::Kit;
+use crate::support::{Site, succeed};
+use std::path::Path;
+
+/// Mechanisms by which a process detects accesses.
+const MECHANISMS: [&str; 2] = ["userfaultfd", "mprotect"];
+
+/// A script that runs a program for each rank on its node at the same time, with `arguments` after its rank; all must succeed. The path of
+/// the region is `$region`.
+fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &str) -> String {
+    let start = |(rank, node)| {
+        let program = program.display();
+        format!(
+            "tameike exec --node {node} -- {program} {task} \"$region\" {rank} {arguments} & pids=\"$pids $!\"\n"
+        )
+    };
+    let starts: String = (0..).zip(nodes).map(start).collect();
+    format!("region=$TAMEIKE_SHARED/region\npids=\n{starts}for pid in $pids; do wait $pid; done\n")
+}
+
+/// Alternate bytes of all pages are written by different processes. The processes, and readers of the file on all nodes, see all bytes.
+fn share(nodes: &[u32], mechanism: &str, pages: u32) {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    let site = Site::new();
+    let (ranks, copies) = (nodes.len(), site.plain().display());
+    let arguments = format!("{ranks} {mechanism} {pages} 4 {copies}/$rank");
+    let mut script = String::new();
+    for (rank, line) in on_nodes(&program, "share", nodes, &arguments).lines().enumerate() {
+        // Two lines are before the first rank.
+        script.push_str(&line.replace("$rank", &rank.wrapping_sub(2).to_string()));
+        script.push('\n');
+    }
+    script.push_str(&format!(
+        "for copy in {copies}/*; do
+            for node in 0 1; do tameike exec --node $node -- cmp \"$region\" $copy; done
+        done
+        test $(stat -c %s-%a \"$region\") = {}-600",
+        pages * 4096
+    ));
+    succeed(&mut site.job(2, &[], &script));
+}
+
+#[test]
+fn processes_on_two_nodes_share_all_bytes_of_a_page() {
+    for mechanism in MECHANISMS {
+        share(&[0, 1], mechanism, 300);
+    }
+}
+
+#[test]
+fn a_region_of_one_page_is_shared() {
+    for mechanism in MECHANISMS {
+        share(&[0, 1], mechanism, 1);
+    }
+}
+
+#[test]
+fn processes_of_one_node_share_a_region() {
+    for mechanism in MECHANISMS {
+        share(&[0, 0], mechanism, 20);
+        share(&[1, 0, 1, 0, 1], mechanism, 20);
+    }
+}
+
+#[test]
+fn a_process_that_ends_makes_barriers_of_the_others_fail() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for how in ["exit", "detach"] {
+        for nodes in [[0, 1], [1, 1]] {
+            let site = Site::new();
+            succeed(&mut site.job(2, &[], &on_nodes(&program, "left", &nodes, how)));
+        }
+    }
+    for nodes in [[0, 1], [1, 1]] {
+        let site = Site::new();
+        let script = on_nodes(&program, "left", &nodes, "kill");
+        // The exit code of the killed process is not that of the other.
+        let script = script.replace("for pid in $pids", "set -- $pids; for pid in $1");
+        succeed(&mut site.job(2, &[], &script));
+    }
+}
+
+#[test]
+fn calls_on_regions_fail_with_the_documented_errors() {
+    let kit = Kit::new();
+    let site = Site::new();
+    let program = kit.build("dsm");
+    let script = format!(
+        r#"for node in 0 1; do
+            for other in "$TAMEIKE_CACHE/other" "$TAMEIKE_NODE_LOCAL/other" {0}/other; do
+                tameike exec --node $node -- {1} errors "$TAMEIKE_SHARED/region" "$other"
+                tameike exec --node $node --cwd "$TAMEIKE_SHARED" -- {1} errors ./region "$other"
+            done
+        done
+        mkdir "$TAMEIKE_SHARED/dir"; ln -s dir "$TAMEIKE_SHARED/link"
+        {1} errors "$TAMEIKE_SHARED/link/../link/region" /dev/null
+        test "$(ls "$TAMEIKE_SHARED")" = "$(printf 'dir\nlink')""#,
+        site.plain().display(),
+        program.display()
+    );
+    succeed(&mut site.job(2, &[], &script));
+}
+
+#[test]
+fn regions_need_a_ring() {
+    let kit = Kit::new();
+    let site = Site::new();
+    let program = kit.build("dsm");
+    let script = format!("{} unavailable \"$TAMEIKE_SHARED/region\"", program.display());
+    succeed(&mut site.job(1, &["--no-ring"], &script));
+}
+
+#[test]
+fn a_child_attaches_itself() {
+    let kit = Kit::new();
+    let site = Site::new();
+    let program = kit.build("dsm");
+    let script = format!(
+        r#"for mechanism in userfaultfd mprotect; do
+            TAMEIKE_DSM=$mechanism {} fork "$TAMEIKE_SHARED/region"
+        done"#,
+        program.display()
+    );
+    succeed(&mut site.job(2, &[], &script));
+}
+
+#[test]
+fn transfers_of_files_use_memory_of_a_region() {
+    let kit = Kit::new();
+    let site = Site::new();
+    let program = kit.build("dsm");
+    let script = format!(
+        r#"for mechanism in userfaultfd mprotect; do
+            TAMEIKE_DSM=$mechanism {} transfers "$TAMEIKE_SHARED/region" "$TAMEIKE_SHARED/file"
+        done"#,
+        program.display()
+    );
+    succeed(&mut site.job(2, &[], &script));
+}

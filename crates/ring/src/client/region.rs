@@ -1,0 +1,110 @@
+//! Shared memory regions.
+
+use super::call::NoReply;
+use super::received::NoFiles;
+use super::{Answer, Client, done};
+use crate::layout::{REGION_FILES, SLOTS};
+use crate::message::{Reply, Request};
+use rustix::io::Errno;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use tameike_io::os::socket::send_files;
+
+/// Slots that calls leave free, if they wait for other processes or nodes.
+const LEFT_BY_LONG_CALLS: usize = SLOTS / 2;
+
+/// A region to which the process is attached.
+#[derive(Debug)]
+pub struct Region {
+    /// Number for later calls of this process.
+    pub number: u64,
+    /// The node's number of this process, by which it claims pages.
+    pub owner: u16,
+    /// Number of pages.
+    pub pages: u32,
+    /// The region's memory: data, twins and control memory.
+    pub memory: [OwnedFd; REGION_FILES],
+}
+
+impl Client {
+    /// Attaches to the region of a file that is open for reading and writing. With `alone`, its memory is for this process alone; with
+    /// `reserve`, the agent reserves space for the file first. Only one thread at a time may call it, and no signal handler.
+    pub fn open_region(&self, handle: u64, processes: u32, (alone, reserve): (bool, bool)) -> Answer<Region> {
+        self.has_regions.store(true, Ordering::Relaxed);
+        self.received.region.expect();
+        let reply = self.by_long_call(&Request::RegionOpen { handle, processes, alone, reserve });
+        let attached = self.take(reply, |reply| match reply {
+            Reply::Region { number, owner, pages } => Some((number, owner, pages)),
+            _ => None,
+        });
+        let (number, owner, pages) = match attached {
+            Answer::Done(attached) => attached,
+            Answer::Failed(errno) => return Answer::Failed(errno),
+            Answer::Declined => return Answer::Declined,
+            Answer::Broken => return Answer::Broken,
+        };
+        match self.take_region_files() {
+            Ok(memory) => Answer::Done(Region { number, owner, pages, memory }),
+            Err(NoFiles::Lacking) => {
+                // The open fails in any case.
+                let _: Answer<()> = self.close_region(number);
+                Answer::Failed(Errno::MFILE.raw_os_error())
+            }
+            Err(NoFiles::Unsent) => self.give_up().into(),
+        }
+    }
+
+    /// Passes the userfaultfd of a region, mapped at `address`, to the agent. Only one thread at a time may call it.
+    pub fn map_region(&self, region: u64, userfault: BorrowedFd<'_>, address: u64) -> Answer<()> {
+        if self.is_broken() {
+            return Answer::Broken;
+        }
+        if send_files(&self.socket, &[userfault]).is_err() {
+            return self.give_up().into();
+        }
+        self.take(self.by_long_call(&Request::RegionMapped { region, address }), done)
+    }
+
+    /// Has the agent fetch an absent page, and pages after it that are likely to be used next. Returns their number. Never declined for lack
+    /// of a slot, also in signal handlers of threads that hold one.
+    pub fn fetch_page(&self, region: u64, page: u32, write: bool) -> Answer<u32> {
+        let claim = self.claim_of(&self.slots, 0, false);
+        let reply = claim.and_then(|claim| self.ask(&claim, &Request::RegionFetch { region, page, write }));
+        self.take(reply, |reply| match reply {
+            Reply::Count(count) => Some(count),
+            _ => None,
+        })
+    }
+
+    /// Sends changed bytes of a region to the homes.
+    pub fn flush_region(&self, region: u64) -> Answer<()> {
+        self.take(self.by_long_call(&Request::RegionFlush { region }), done)
+    }
+
+    /// Makes flushed changes of other nodes visible.
+    pub fn update_region(&self, region: u64) -> Answer<()> {
+        self.take(self.by_long_call(&Request::RegionUpdate { region }), done)
+    }
+
+    /// Waits for all processes of a region.
+    pub fn wait_for_region(&self, region: u64) -> Answer<()> {
+        self.take(self.by_long_call(&Request::RegionBarrier { region }), done)
+    }
+
+    /// Detaches from a region. The number is invalid afterwards in any case.
+    pub fn close_region(&self, region: u64) -> Answer<()> {
+        self.take(self.by_long_call(&Request::RegionClose { region }), done)
+    }
+
+    /// Slots reserved for page faults of regions: a call that holds a slot may need a page of its program's memory.
+    pub(super) fn fault_slots(&self) -> usize {
+        usize::from(self.has_regions.load(Ordering::Relaxed))
+    }
+
+    /// Asks with one of the slots for long calls, however long it takes to get one.
+    fn by_long_call(&self, request: &Request) -> Result<Reply, NoReply> {
+        let _long = self.claim_of(&self.long_calls, LEFT_BY_LONG_CALLS, false)?;
+        let claim = self.claim_of(&self.slots, self.fault_slots(), false)?;
+        self.ask(&claim, request)
+    }
+}
