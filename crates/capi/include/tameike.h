@@ -391,6 +391,27 @@ int tameike_dsm_update(tameike_dsm *region);
 // -EPIPE if a process has ended without detaching, or its node has failed.
 int tameike_dsm_barrier(tameike_dsm *region);
 
+// Takes lock number `lock` of a region, which one thread of all processes can hold at a time; other callers wait. Stores that the last
+// owner made before tameike_dsm_unlock() are visible afterwards. Returns 0 or a negative errno. -EOWNERDEAD: the lock is taken, but a
+// process of the region has ended without detaching, perhaps while it held the lock: check what the lock protects. After other errors
+// the lock is not taken.
+int tameike_dsm_lock(tameike_dsm *region,
+                     uint32_t lock);
+
+// Flushes a region like tameike_dsm_flush(), and releases a lock that this process holds. Returns 0 or a negative errno: -EPERM if the
+// process does not hold it. After other errors the lock is released.
+int tameike_dsm_unlock(tameike_dsm *region,
+                       uint32_t lock);
+
+// Adds `addend` to the little-endian 64-bit number at `offset` bytes from the start of a region, at the number's home, and stores the number
+// before in `*previous`. Additions of all processes are atomic with respect to each other; loads see the sum after a barrier, update or
+// lock. Do not store to the number in other ways meanwhile. Returns 0 or a negative errno: -EINVAL if `offset` is no multiple of 8 in the
+// region.
+int tameike_dsm_fetch_add(tameike_dsm *region,
+                          uint64_t offset,
+                          uint64_t addend,
+                          uint64_t *previous);
+
 // Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
 // or a negative errno: -EINVAL if they are not in the region.
 int tameike_dsm_touch(tameike_dsm *region,

@@ -101,6 +101,9 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("region-flush", Request::RegionFlush { region: 2 }),
         ("region-update", Request::RegionUpdate { region: 2 }),
         ("region-barrier", Request::RegionBarrier { region: 2 }),
+        ("region-lock", Request::RegionLock { region: 2, lock: 3 }),
+        ("region-unlock", Request::RegionUnlock { region: 2, lock: 3 }),
+        ("region-fetch-add", Request::RegionFetchAdd { region: 2, offset: 8, addend: 3 }),
         ("region-close", Request::RegionClose { region: 2 }),
     ];
     seeds.map(|(name, request)| (name, bytes_of(&request.encode()))).into()

@@ -197,6 +197,29 @@ pub enum Request {
         /// Number of the region.
         region: u64,
     },
+    /// Takes a lock of a region, and makes visible what its last owner has stored.
+    RegionLock {
+        /// Number of the region.
+        region: u64,
+        /// Number of the lock.
+        lock: u32,
+    },
+    /// Sends changed bytes of a region to the homes, and releases a lock.
+    RegionUnlock {
+        /// Number of the region.
+        region: u64,
+        /// Number of the lock.
+        lock: u32,
+    },
+    /// Adds to a number in a region at its home. The reply is the number before.
+    RegionFetchAdd {
+        /// Number of the region.
+        region: u64,
+        /// Offset of the number, a multiple of 8.
+        offset: u64,
+        /// The addend; the sum wraps.
+        addend: u64,
+    },
     /// Detaches from a region.
     RegionClose {
         /// Number of the region.
@@ -271,6 +294,9 @@ const REGION_FLUSH: u64 = 18;
 const REGION_UPDATE: u64 = 19;
 const REGION_BARRIER: u64 = 20;
 const REGION_CLOSE: u64 = 21;
+const REGION_LOCK: u64 = 22;
+const REGION_UNLOCK: u64 = 23;
+const REGION_FETCH_ADD: u64 = 24;
 
 impl Path {
     fn words(self) -> [u64; 2] {
@@ -353,6 +379,11 @@ impl Request {
             Self::RegionFlush { region } => [REGION_FLUSH, *region, 0, 0, 0, 0, 0, 0],
             Self::RegionUpdate { region } => [REGION_UPDATE, *region, 0, 0, 0, 0, 0, 0],
             Self::RegionBarrier { region } => [REGION_BARRIER, *region, 0, 0, 0, 0, 0, 0],
+            Self::RegionLock { region, lock } => [REGION_LOCK, *region, u64::from(*lock), 0, 0, 0, 0, 0],
+            Self::RegionUnlock { region, lock } => [REGION_UNLOCK, *region, u64::from(*lock), 0, 0, 0, 0, 0],
+            Self::RegionFetchAdd { region, offset, addend } => {
+                [REGION_FETCH_ADD, *region, *offset, *addend, 0, 0, 0, 0]
+            }
             Self::RegionClose { region } => [REGION_CLOSE, *region, 0, 0, 0, 0, 0, 0],
         }
     }
@@ -390,6 +421,9 @@ impl Request {
             REGION_FLUSH => Self::RegionFlush { region: a },
             REGION_UPDATE => Self::RegionUpdate { region: a },
             REGION_BARRIER => Self::RegionBarrier { region: a },
+            REGION_LOCK => Self::RegionLock { region: a, lock: u32::try_from(b).ok()? },
+            REGION_UNLOCK => Self::RegionUnlock { region: a, lock: u32::try_from(b).ok()? },
+            REGION_FETCH_ADD => Self::RegionFetchAdd { region: a, offset: b, addend: c },
             REGION_CLOSE => Self::RegionClose { region: a },
             _ => return None,
         })
@@ -418,6 +452,9 @@ impl Request {
             | Self::RegionFlush { .. }
             | Self::RegionUpdate { .. }
             | Self::RegionBarrier { .. }
+            | Self::RegionLock { .. }
+            | Self::RegionUnlock { .. }
+            | Self::RegionFetchAdd { .. }
             | Self::RegionClose { .. } => 0,
         }
     }

@@ -160,6 +160,9 @@ fn handle_of(request: &Request) -> Option<u64> {
         | Request::RegionFlush { .. }
         | Request::RegionUpdate { .. }
         | Request::RegionBarrier { .. }
+        | Request::RegionLock { .. }
+        | Request::RegionUnlock { .. }
+        | Request::RegionFetchAdd { .. }
         | Request::RegionClose { .. } => None,
     }
 }
@@ -172,6 +175,9 @@ fn region_of(request: &Request) -> Option<u64> {
         | Request::RegionFlush { region }
         | Request::RegionUpdate { region }
         | Request::RegionBarrier { region }
+        | Request::RegionLock { region, .. }
+        | Request::RegionUnlock { region, .. }
+        | Request::RegionFetchAdd { region, .. }
         | Request::RegionClose { region } => Some(*region),
         _ => None,
     }

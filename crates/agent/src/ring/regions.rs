@@ -66,6 +66,11 @@ async fn about(region: &Attachment, request: Request, passed: Option<OwnedFd>) -
         Request::RegionFlush { .. } => region.flush().await?,
         Request::RegionUpdate { .. } => region.update().await?,
         Request::RegionBarrier { .. } => region.barrier().await?,
+        Request::RegionLock { lock, .. } => return Ok(Reply::Count(region.lock(lock).await?.into())),
+        Request::RegionUnlock { lock, .. } => region.unlock(lock).await?,
+        Request::RegionFetchAdd { offset, addend, .. } => {
+            return Ok(Reply::Offset(region.fetch_add(offset, addend).await?));
+        }
         Request::RegionClose { .. } => region.detach(false).await?,
         _ => return Err(Errno::EINVAL.into()),
     }

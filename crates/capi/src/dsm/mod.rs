@@ -176,6 +176,47 @@ pub unsafe extern "C" fn tameike_dsm_barrier(region: *mut Region) -> c_int {
     done(|| unsafe { deref(region)? }.barrier())
 }
 
+/// Takes lock number `lock` of a region, which one thread of all processes can hold at a time; other callers wait. Stores that the last
+/// owner made before tameike_dsm_unlock() are visible afterwards. Returns 0 or a negative errno. -EOWNERDEAD: the lock is taken, but a
+/// process of the region has ended without detaching, perhaps while it held the lock: check what the lock protects. After other errors
+/// the lock is not taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_lock(region: *mut Region, lock: u32) -> c_int {
+    done(|| {
+        // SAFETY: by the contract of the function.
+        let has_failed = unsafe { deref(region)? }.lock(lock)?;
+        if has_failed { Err(Errno::OWNERDEAD) } else { Ok(()) }
+    })
+}
+
+/// Flushes a region like tameike_dsm_flush(), and releases a lock that this process holds. Returns 0 or a negative errno: -EPERM if the
+/// process does not hold it. After other errors the lock is released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_unlock(region: *mut Region, lock: u32) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(region)? }.unlock(lock))
+}
+
+/// Adds `addend` to the little-endian 64-bit number at `offset` bytes from the start of a region, at the number's home, and stores the number
+/// before in `*previous`. Additions of all processes are atomic with respect to each other; loads see the sum after a barrier, update or
+/// lock. Do not store to the number in other ways meanwhile. Returns 0 or a negative errno: -EINVAL if `offset` is no multiple of 8 in the
+/// region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_fetch_add(
+    region: *mut Region,
+    offset: u64,
+    addend: u64,
+    previous: *mut u64,
+) -> c_int {
+    done(|| {
+        check_memory(previous, 1)?;
+        // SAFETY: by the contract of the function.
+        let before = unsafe { deref(region)? }.fetch_add(offset, addend)?;
+        // SAFETY: the same.
+        unsafe { write_out(previous, before) }
+    })
+}
+
 /// Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
 /// or a negative errno: -EINVAL if they are not in the region.
 #[unsafe(no_mangle)]

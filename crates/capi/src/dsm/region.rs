@@ -153,12 +153,28 @@ impl Region {
         self.call(Client::wait_for_region)
     }
 
-    fn call(&self, call: impl FnOnce(&Client, u64) -> Answer<()>) -> Result<()> {
+    /// Takes a lock; returns true if a process has ended without detaching.
+    pub fn lock(&self, number: u32) -> Result<bool> {
+        self.call(|client, region| client.lock_region(region, number))
+    }
+
+    /// Flushes, and releases a lock.
+    pub fn unlock(&self, number: u32) -> Result<()> {
+        self.call(|client, region| client.unlock_region(region, number))
+    }
+
+    /// Adds to a number at its home, and returns the number before.
+    pub fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
+        self.mapped()?;
+        result_of(self.attached.client.add_in_region(self.attached.region, offset, addend))
+    }
+
+    fn call<T>(&self, call: impl FnOnce(&Client, u64) -> Answer<T>) -> Result<T> {
         let mapped = self.mapped()?;
         let called = result_of(call(self.attached.client, self.attached.region));
         // A call that has failed may have dropped pages.
         let adapted = mapped.adapt_protections().map_err(Errno::from_raw_os_error);
-        called.and(adapted)
+        called.and_then(|called| adapted.map(|()| called))
     }
 
     /// Makes bytes accessible to system calls.

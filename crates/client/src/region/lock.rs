@@ -52,11 +52,11 @@ impl Attachment {
     ///
     /// # Errors
     /// `EHOSTDOWN` if the coordinator or a home has failed; `ENOLCK` if there are too many locks. The lock is not taken then.
-    pub async fn lock(&self, number: u32, pid: u32) -> Result<bool> {
+    pub async fn lock(&self, number: u32) -> Result<bool> {
         let (region, held) = (self.memory.file.inode, &self.locks);
         let number_of_owner = self.memory.parts.number();
         let owner = held.locks.owner(number_of_owner);
-        let lock = FileLock { owner, range: range(number), kind: LockKind::Exclusive, pid };
+        let lock = FileLock { owner, range: range(number), kind: LockKind::Exclusive, pid: 0 };
         held.locks.take(region, held.handle, lock, (held.locks.ticket(), true)).await?;
         match self.memory.update().await {
             Ok(failed) => {

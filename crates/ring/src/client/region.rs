@@ -13,6 +13,9 @@ use tameike_io::os::socket::send_files;
 /// Slots that calls leave free, if they wait for other processes or nodes.
 const LEFT_BY_LONG_CALLS: usize = SLOTS / 2;
 
+/// The same for waits for locks: the owner of a lock, which may be a thread of this process, must be able to flush and to release it.
+const LEFT_BY_LOCKS: usize = SLOTS - SLOTS / 4;
+
 /// A region to which the process is attached.
 #[derive(Debug)]
 pub struct Region {
@@ -91,6 +94,29 @@ impl Client {
         self.take(self.by_long_call(&Request::RegionBarrier { region }), done)
     }
 
+    /// Takes a lock of a region. Returns true if a process of the region has ended without detaching.
+    pub fn lock_region(&self, region: u64, lock: u32) -> Answer<bool> {
+        let reply = self.by_waiting_call(LEFT_BY_LOCKS, &Request::RegionLock { region, lock });
+        self.take(reply, |reply| match reply {
+            Reply::Count(failed) => Some(failed != 0),
+            _ => None,
+        })
+    }
+
+    /// Sends changed bytes of a region to the homes, and releases a lock.
+    pub fn unlock_region(&self, region: u64, lock: u32) -> Answer<()> {
+        self.take(self.by_long_call(&Request::RegionUnlock { region, lock }), done)
+    }
+
+    /// Adds to a number in a region, and returns the number before.
+    pub fn add_in_region(&self, region: u64, offset: u64, addend: u64) -> Answer<u64> {
+        let reply = self.by_long_call(&Request::RegionFetchAdd { region, offset, addend });
+        self.take(reply, |reply| match reply {
+            Reply::Offset(before) => Some(before),
+            _ => None,
+        })
+    }
+
     /// Detaches from a region. The number is invalid afterwards in any case.
     pub fn close_region(&self, region: u64) -> Answer<()> {
         self.take(self.by_long_call(&Request::RegionClose { region }), done)
@@ -103,7 +129,11 @@ impl Client {
 
     /// Asks with one of the slots for long calls, however long it takes to get one.
     fn by_long_call(&self, request: &Request) -> Result<Reply, NoReply> {
-        let _long = self.claim_of(&self.long_calls, LEFT_BY_LONG_CALLS, false)?;
+        self.by_waiting_call(LEFT_BY_LONG_CALLS, request)
+    }
+
+    fn by_waiting_call(&self, left: usize, request: &Request) -> Result<Reply, NoReply> {
+        let _long = self.claim_of(&self.long_calls, left, false)?;
         let claim = self.claim_of(&self.slots, self.fault_slots(), false)?;
         self.ask(&claim, request)
     }

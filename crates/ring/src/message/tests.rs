@@ -30,6 +30,9 @@ fn requests() -> Vec<Request> {
         Request::RegionFlush { region: handle },
         Request::RegionUpdate { region: handle },
         Request::RegionBarrier { region: handle },
+        Request::RegionLock { region: handle, lock: u32::MAX },
+        Request::RegionUnlock { region: handle, lock: u32::MAX },
+        Request::RegionFetchAdd { region: handle, offset: u64::MAX, addend: u64::MAX },
         Request::RegionClose { region: handle },
     ]
 }
