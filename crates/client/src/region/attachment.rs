@@ -111,6 +111,12 @@ impl Attachment {
         let region = self.memory.file.inode;
         self.regions.remove_unused(region);
         let left = self.regions.parts.ask(region, RegionRequest::Detach { region, failed }).await;
+        // The coordinator notifies other nodes only.
+        self.barrier.fail(if failed {
+            Fault::new(Errno::EOWNERDEAD, "a process of this node has ended without detaching")
+        } else {
+            Fault::new(Errno::EPIPE, "a process of this node has detached")
+        });
         // Afterwards, so that the next owner of a lock learns that this one has failed.
         self.locks.release_all(&self.regions.parts, region).await;
         match left {

@@ -34,16 +34,22 @@ struct State {
     members: Option<Members>,
     /// Memories of this node, each with the number of attached processes.
     memories: Vec<(Arc<Memory>, u32)>,
-    /// Processes of this node in the barrier.
-    waiting: Vec<Resolver<Result<()>>>,
-    /// Result of the flush, and changes of this node, once all its processes have arrived.
-    own: Option<Own>,
+    /// Processes of this node in the barrier, until all that have attached are.
+    waiting: Vec<Waiting>,
+    /// Number of processes whose arrival is under way. Others may attach and arrive meanwhile.
+    under_way: u32,
+    /// Processes of this node that have arrived, with their flushed changes.
+    own: Vec<Own>,
     /// Arrivals of children.
     children: Vec<(Arrival, Resolver<Result<Release>>)>,
     broken: Option<Fault>,
 }
 
+/// Ends the wait of a process.
+type Waiting = Resolver<Result<()>>;
+
 struct Own {
+    waiting: Vec<Waiting>,
     changes: Vec<NodeChanges>,
     flushed: Result<()>,
 }
@@ -52,7 +58,7 @@ struct Own {
 struct Round {
     arrival: Arrival,
     to: Option<NodeId>,
-    waiting: Vec<Resolver<Result<()>>>,
+    waiting: Vec<Waiting>,
     flushed: Result<()>,
     children: Vec<Resolver<Result<Release>>>,
     memories: Vec<Arc<Memory>>,
@@ -71,8 +77,8 @@ fn place(members: &Members, node: NodeId) -> (Option<NodeId>, usize) {
 
 impl NodeBarrier {
     pub fn new(parts: Arc<Parts>, region: InodeId, number: u64) -> Arc<Self> {
-        let (members, memories, waiting, own, children, broken) = Default::default();
-        let state = State { number, members, memories, waiting, own, children, broken };
+        let (members, memories, waiting, under_way, own, children, broken) = Default::default();
+        let state = State { number, members, memories, waiting, under_way, own, children, broken };
         Arc::new(Self { parts, region, state: Mutex::new(state) })
     }
 
@@ -104,25 +110,29 @@ impl NodeBarrier {
     /// A process of this node calls the barrier.
     pub async fn wait(self: &Arc<Self>) -> Result<()> {
         let (resolver, released) = promise();
-        let memories = {
+        let arriving = {
             let mut state = self.state.lock();
             if let Some(broken) = &state.broken {
                 return Err(broken.clone());
             }
             state.waiting.push(resolver);
             let attached: u32 = state.memories.iter().map(|(_, count)| count).sum();
-            (state.waiting.len() as u32 == attached).then(|| state.memories.clone())
+            let waiting = state.waiting.len() as u32;
+            (waiting + state.under_way == attached).then(|| {
+                state.under_way += waiting;
+                (state.memories.clone(), std::mem::take(&mut state.waiting))
+            })
         };
-        if let Some(memories) = memories {
+        if let Some((memories, waiting)) = arriving {
             let barrier = self.clone();
-            self.parts.runtime.spawn(async move { barrier.arrive(memories).await });
+            self.parts.runtime.spawn(async move { barrier.arrive(memories, waiting).await });
         }
         released.await
     }
 
-    /// All processes of this node have arrived.
-    async fn arrive(self: Arc<Self>, memories: Vec<(Arc<Memory>, u32)>) {
-        let mut own = Own { changes: Vec::new(), flushed: Ok(()) };
+    /// All processes of this node have arrived, `waiting` as the last ones.
+    async fn arrive(self: Arc<Self>, memories: Vec<(Arc<Memory>, u32)>, waiting: Vec<Waiting>) {
+        let mut own = Own { waiting, changes: Vec::new(), flushed: Ok(()) };
         for (memory, _) in memories {
             memory.control().count(Counter::Barriers, 1);
             let (pages, flushed) = memory.flush().await;
@@ -131,8 +141,22 @@ impl NodeBarrier {
             }
             own.flushed = own.flushed.and(flushed);
         }
-        self.state.lock().own = Some(own);
-        self.forward().await;
+        let broken = {
+            let mut state = self.state.lock();
+            match &state.broken {
+                Some(broken) => Some((broken.clone(), own)),
+                None => {
+                    state.own.push(own);
+                    None
+                }
+            }
+        };
+        match broken {
+            Some((broken, own)) => {
+                own.waiting.into_iter().for_each(|process| process.resolve(Err(broken.clone())))
+            }
+            None => self.forward().await,
+        }
     }
 
     /// Another node has sent its arrival.
@@ -184,8 +208,16 @@ impl NodeBarrier {
         if state.children.len() < children {
             return None;
         }
-        let Own { mut changes, flushed } = state.own.take()?;
-        let (waiting, children) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.children));
+        if state.own.is_empty() {
+            return None;
+        }
+        let (mut waiting, mut changes, mut flushed) = (Vec::new(), Vec::new(), Ok(()));
+        for own in std::mem::take(&mut state.own) {
+            waiting.extend(own.waiting);
+            changes.extend(own.changes);
+            flushed = flushed.and(own.flushed);
+        }
+        let children = std::mem::take(&mut state.children);
         let mut processes = waiting.len() as u32;
         let mut resolvers = Vec::with_capacity(children.len());
         for (arrival, resolver) in children {
@@ -220,6 +252,7 @@ impl NodeBarrier {
             let mut state = self.state.lock();
             state.number = release.barrier;
             state.members = Some(release.members.clone());
+            state.under_way = state.under_way.saturating_sub(round.waiting.len() as u32);
         }
         round.children.into_iter().for_each(|child| child.resolve(Ok(release.clone())));
         let mut result = round.flushed;
@@ -234,8 +267,10 @@ impl NodeBarrier {
         let (waiting, children) = {
             let mut state = self.state.lock();
             state.broken.get_or_insert_with(|| fault.clone());
-            state.own = None;
-            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.children))
+            let arrived = std::mem::take(&mut state.own).into_iter().flat_map(|own| own.waiting);
+            let mut waiting: Vec<_> = arrived.collect();
+            waiting.append(&mut state.waiting);
+            (waiting, std::mem::take(&mut state.children))
         };
         waiting.into_iter().for_each(|process| process.resolve(Err(fault.clone())));
         children.into_iter().for_each(|(_, child)| child.resolve(Err(fault.clone())));

@@ -218,6 +218,53 @@ fn a_detached_process_ends_barriers_and_leaves_its_stores() {
     });
 }
 
+/// The first process waited alone, and the second one forever.
+#[test]
+fn a_process_takes_part_that_attaches_while_another_one_of_its_node_waits() {
+    simulate(7, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 4);
+        let one = bed.attach(0, 3, false).await;
+        one.store(5, 1).await;
+        let others = async {
+            bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
+            let (two, three) = (bed.attach(0, 3, false).await, bed.attach(1, 3, false).await);
+            two.store(6, 2).await;
+            let both = join(two.attachment.barrier(), three.attachment.barrier()).await;
+            assert_eq!(both, (Ok(()), Ok(())));
+            assert_eq!((three.load(5).await, three.load(6).await), (1, 2));
+            (two, three)
+        };
+        let (waited, (two, three)) = join(one.attachment.barrier(), others).await;
+        assert_eq!(waited, Ok(()));
+        for round in 0..3 {
+            three.store(7, round).await;
+            let both = join(one.attachment.barrier(), two.attachment.barrier());
+            assert_eq!(join(both, three.attachment.barrier()).await, ((Ok(()), Ok(())), Ok(())));
+            assert_eq!((one.load(7).await, two.load(7).await), (round, round));
+        }
+    });
+}
+
+/// Once, the others waited forever.
+#[test]
+fn a_process_that_ends_makes_barriers_of_its_node_fail() {
+    for failed in [false, true] {
+        simulate(8, move |runtime| async move {
+            let bed = Bed::new(&runtime, 1, 4);
+            let (one, two) = (bed.attach(0, 2, false).await, bed.attach(0, 2, false).await);
+            let leaving = async {
+                bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
+                two.attachment.detach(failed).await
+            };
+            let (waited, left) = join(one.attachment.barrier(), leaving).await;
+            assert_eq!(left, Ok(()));
+            let errno = waited.expect_err("the other process has ended").errno;
+            assert_eq!(errno, if failed { Errno::EOWNERDEAD } else { Errno::EPIPE });
+            assert!(one.attachment.barrier().await.is_err());
+        });
+    }
+}
+
 #[test]
 fn sums_at_the_home_are_visible_after_a_barrier_here_too() {
     simulate(6, |runtime| async move {
