@@ -33,6 +33,15 @@ pub enum PageState {
     Claimed,
     /// Processes can write to it, and its twin has the bytes before.
     Written,
+    /// As written, while a process removes its protection.
+    Opening,
+}
+
+impl PageState {
+    /// Whether the twin has the bytes before the stores of this node.
+    pub fn has_twin(self) -> bool {
+        matches!(self, Self::Written | Self::Opening)
+    }
 }
 
 /// Word of a page.
@@ -46,11 +55,12 @@ impl PageWord {
             1 => PageState::Valid,
             2 => PageState::Claimed,
             3 => PageState::Written,
+            4 => PageState::Opening,
             _ => PageState::Absent,
         }
     }
 
-    /// Number of the process that has claimed the page.
+    /// Number of the process that changes the state of a claimed or opening page.
     pub fn owner(self) -> u16 {
         (self.0 >> OWNER_SHIFT) as u16
     }

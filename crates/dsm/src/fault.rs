@@ -189,7 +189,7 @@ impl MappedRegion {
         let control = &self.memory.control;
         match control.load(page).state() {
             PageState::Absent => Ok(Step::Fetch),
-            PageState::Claimed => Ok(Step::Again),
+            PageState::Claimed | PageState::Opening => Ok(Step::Again),
             PageState::Valid if write => self.begin_writes(page),
             PageState::Valid => {
                 self.allow(page..page + 1, false)?;
@@ -197,10 +197,39 @@ impl MappedRegion {
             }
             PageState::Written => {
                 let end = control.pages_of(page / UNIT_PAGES).end;
-                self.allow(control.run(page..end, PageState::Written), true)?;
+                let claimed = self.claim(control.run(page..end, PageState::Written), PageState::Opening);
+                if claimed.is_empty() {
+                    return Ok(Step::Again);
+                }
+                self.open(claimed)?;
                 self.idle()
             }
         }
+    }
+
+    /// Moves pages from the start of a range to a state in which other processes and the agent leave them alone, as far as they are
+    /// in the state of the first one.
+    fn claim(&self, pages: Range<u32>, state: PageState) -> Range<u32> {
+        let control = &self.memory.control;
+        let before = if state == PageState::Opening { PageState::Written } else { PageState::Valid };
+        let claim = |page: &u32| {
+            let word = control.load(*page);
+            word.state() == before && control.replace(*page, word, word.with(state, self.owner))
+        };
+        pages.start..pages.start + pages.take_while(claim).count() as u32
+    }
+
+    fn set(&self, pages: Range<u32>, state: PageState) {
+        let control = &self.memory.control;
+        let owner = if state == PageState::Opening { self.owner } else { 0 };
+        pages.for_each(|page| control.store(page, control.load(page).with(state, owner)));
+    }
+
+    /// Allows writes to opening pages.
+    fn open(&self, pages: Range<u32>) -> Result<(), i32> {
+        let opened = self.allow(pages.clone(), true);
+        self.set(pages, PageState::Written);
+        opened
     }
 
     /// Another thread may have served the fault; but not forever.
@@ -218,27 +247,21 @@ impl MappedRegion {
             if is_sequential { self.ahead.load(Ordering::Relaxed).clamp(1, WRITE_AHEAD_MAX) } else { 1 };
         let unit = page / UNIT_PAGES;
         let end = control.pages_of(unit).end.min(page.saturating_add(ahead));
-        let claim = |page: &u32| {
-            let word = control.load(*page);
-            let claimed = word.with(PageState::Claimed, self.owner);
-            word.state() == PageState::Valid && control.replace(*page, word, claimed)
-        };
         // Before the first claim: the agent finds claims of ended processes by this.
         control.note_written(unit);
-        let claimed = page..page + (page..end).take_while(claim).count() as u32;
+        let claimed = self.claim(page..end, PageState::Claimed);
         if claimed.is_empty() {
             return Ok(Step::Again);
         }
-        let made = self.memory.make_twins(claimed.clone());
-        let state = if made.is_ok() { PageState::Written } else { PageState::Valid };
-        for page in claimed.clone() {
-            control.store(page, control.load(page).with(state, 0));
+        if let Err(error) = self.memory.make_twins(claimed.clone()) {
+            self.set(claimed, PageState::Valid);
+            return Err(error.raw_os_error().unwrap_or(EIO));
         }
-        made.map_err(|error| error.raw_os_error().unwrap_or(EIO))?;
+        self.set(claimed.clone(), PageState::Opening);
         self.next_write.store(claimed.end, Ordering::Relaxed);
         self.ahead.store(ahead * 2, Ordering::Relaxed);
         self.idle_faults.store(0, Ordering::Relaxed);
-        self.allow(claimed, true)?;
+        self.open(claimed)?;
         Ok(Step::Done)
     }
 

@@ -16,7 +16,7 @@ use tameike_core::wire::region::{RegionReply, RegionRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{NodeId, Result, UnitId};
-use tameike_dsm::control::{Counter, PAGE_SIZE, PageState};
+use tameike_dsm::control::{Counter, PAGE_SIZE};
 use tameike_io::{Frame, Payload};
 
 /// Patches of one flush in flight.
@@ -151,7 +151,8 @@ impl<'a> Differences<'a> {
             let page = self.rest.start;
             self.rest.start += 1;
             let memory = &self.memory.memory;
-            if memory.control.load(page).state() != PageState::Written {
+            // No process can store to a page without a complete twin.
+            if !memory.control.load(page).state().has_twin() {
                 continue;
             }
             memory.read(page..page + 1, &mut data);

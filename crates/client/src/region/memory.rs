@@ -146,15 +146,20 @@ impl Memory {
         Some(number)
     }
 
-    /// A process has ended: pages that it had claimed are valid again, as it cannot have written to them. Returns true if it was
-    /// the last one.
+    /// A process has ended, perhaps while it changed the state of pages. It has not stored to those without a complete twin. Returns
+    /// true if it was the last one.
     pub fn remove_owner(&self, owner: u16) -> bool {
         let control = self.control();
         for unit in (0..control.units()).filter(|&unit| control.may_be_written(unit)) {
             for page in control.pages_of(unit) {
                 let word = control.load(page);
-                if word.state() == PageState::Claimed && word.owner() == owner {
-                    control.replace(page, word, word.with(PageState::Valid, 0));
+                let state = match word.state() {
+                    PageState::Claimed => PageState::Valid,
+                    PageState::Opening => PageState::Written,
+                    _ => continue,
+                };
+                if word.owner() == owner {
+                    control.replace(page, word, word.with(state, 0));
                 }
             }
         }

@@ -9,11 +9,33 @@ use super::memory::Memory;
 use crate::replies::unexpected_reply;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::patch::Difference;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
 use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
+
+/// Pause before another look at pages whose twins are being made.
+const BUSY_PAUSE: Duration = Duration::from_micros(50);
+
+/// Pages that cannot be dropped.
+#[derive(Default)]
+struct Sorted {
+    /// Runs of pages to merge, each of one unit.
+    written: Vec<Range<u32>>,
+    /// Pages whose twins are being made.
+    busy: RangeSet,
+}
+
+impl Sorted {
+    fn add_written(&mut self, page: u32) {
+        match self.written.last_mut() {
+            Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => last.end += 1,
+            _ => self.written.push(page..page + 1),
+        }
+    }
+}
 
 impl Memory {
     /// Asks the coordinator for changes of others, and applies them. Returns true if a process of the region has ended without
@@ -40,48 +62,43 @@ impl Memory {
         };
         let _only = self.syncing.lock().await;
         pages.insert_all(&std::mem::take(&mut self.added.lock().stale));
-        for unit_pages in self.drop_valid(&pages)? {
-            self.merge(unit_pages).await?;
+        while !pages.is_empty() {
+            let Sorted { written, busy } = self.drop_valid(&pages)?;
+            for unit_pages in written {
+                self.merge(unit_pages).await?;
+            }
+            if !busy.is_empty() {
+                self.parts.runtime.sleep(BUSY_PAUSE).await;
+            }
+            pages = busy;
         }
         self.updated(sequence);
         Ok(())
     }
 
-    /// Drops the valid pages of a set. Returns the runs of written pages, each of one unit.
-    fn drop_valid(&self, pages: &RangeSet) -> Result<Vec<Range<u32>>> {
+    /// Drops the valid pages of a set, and sorts the others.
+    fn drop_valid(&self, pages: &RangeSet) -> Result<Sorted> {
         let mut epoch = self.epoch.write();
         *epoch += 1;
         let control = self.control();
-        let (mut written, mut dropped) = (Vec::<Range<u32>>::new(), 0..0);
+        let (mut sorted, mut dropped) = (Sorted::default(), 0..0);
         for page in pages.iter().flatten().filter(|&page| page < control.pages()) {
-            loop {
-                let word = control.load(page);
-                match word.state() {
-                    PageState::Absent => break,
-                    PageState::Written => {
-                        match written.last_mut() {
-                            Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => {
-                                last.end += 1
-                            }
-                            _ => written.push(page..page + 1),
-                        }
-                        break;
+            let word = control.load(page);
+            match word.state() {
+                PageState::Absent => {}
+                PageState::Valid if control.replace(page, word, word.dropped()) => {
+                    if dropped.end != page {
+                        self.punch(&dropped)?;
+                        dropped.start = page;
                     }
-                    PageState::Valid if control.replace(page, word, word.dropped()) => {
-                        if dropped.end != page {
-                            self.punch(&dropped)?;
-                            dropped.start = page;
-                        }
-                        dropped.end = page + 1;
-                        break;
-                    }
-                    // A process is making the twin.
-                    PageState::Valid | PageState::Claimed => std::thread::yield_now(),
+                    dropped.end = page + 1;
                 }
+                PageState::Valid | PageState::Claimed => sorted.busy.insert(page..page + 1),
+                PageState::Written | PageState::Opening => sorted.add_written(page),
             }
         }
         self.punch(&dropped)?;
-        Ok(written)
+        Ok(sorted)
     }
 
     /// Removes dropped pages from the processes. One that has the memory alone does that itself.
