@@ -232,8 +232,8 @@ impl Node {
                 let regions = self.views.regions().clone();
                 async move { regions.arrive(arrival).await }.boxed()
             }
-            ClientRequest::RegionBroken { region } => {
-                self.views.regions().broken(region);
+            ClientRequest::RegionBroken { region, failed } => {
+                self.views.regions().broken(region, failed);
                 ready(ClientReply::Done).boxed()
             }
             ClientRequest::ReadHeld { .. } => unreachable!("served with a payload"),

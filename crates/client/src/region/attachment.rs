@@ -1,9 +1,9 @@
 //! One process that has attached to a region.
 
-use super::Regions;
 use super::barrier::NodeBarrier;
 use super::lock::HeldLocks;
 use super::memory::Memory;
+use super::{Regions, ended};
 use crate::replies::unexpected_reply;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -112,11 +112,7 @@ impl Attachment {
         self.regions.remove_unused(region);
         let left = self.regions.parts.ask(region, RegionRequest::Detach { region, failed }).await;
         // The coordinator notifies other nodes only.
-        self.barrier.fail(if failed {
-            Fault::new(Errno::EOWNERDEAD, "a process of this node has ended without detaching")
-        } else {
-            Fault::new(Errno::EPIPE, "a process of this node has detached")
-        });
+        self.barrier.fail(ended(failed));
         // Afterwards, so that the next owner of a lock learns that this one has failed.
         self.locks.release_all(&self.regions.parts, region).await;
         match left {

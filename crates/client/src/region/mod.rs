@@ -83,6 +83,14 @@ pub struct Regions {
     regions: Mutex<BTreeMap<InodeId, NodeRegion>>,
 }
 
+/// The error of barriers after a process has detached, or has ended without.
+fn ended(failed: bool) -> Fault {
+    match failed {
+        true => Fault::new(Errno::EOWNERDEAD, "a process of the region has ended without detaching"),
+        false => Fault::new(Errno::EPIPE, "a process of the region has detached"),
+    }
+}
+
 impl Parts {
     /// A number that no owner of a lock in the kernel has, and no other lock or process of regions on this node.
     fn number(&self) -> u64 {
@@ -204,10 +212,10 @@ impl Regions {
         }
     }
 
-    /// A process of the region has ended, or the node of one: barriers fail from now on.
-    pub fn broken(&self, region: InodeId) {
+    /// A process of the region has detached, or `failed`: it has ended, or its node. Barriers fail from now on.
+    pub fn broken(&self, region: InodeId, failed: bool) {
         if let Some(barrier) = self.barrier_of(region) {
-            barrier.fail(Fault::new(Errno::EPIPE, "a process of the region has ended or detached"));
+            barrier.fail(ended(failed));
         }
     }
 }

@@ -58,6 +58,8 @@ pub enum ClientRequest {
     RegionBroken {
         /// The region.
         region: InodeId,
+        /// Whether the process or the node has ended without detaching.
+        failed: bool,
     },
 }
 

@@ -149,18 +149,19 @@ impl RegionService {
         };
         if let Some(Broken { waiting, fault, others }) = broken {
             log::debug!("{fault}");
+            let failed = fault.errno == Errno::EOWNERDEAD;
             waiting.into_iter().for_each(|wake| wake.resolve(Err(fault.clone())));
-            self.notify(inode, others);
+            self.notify(inode, failed, others);
         }
         Ok(())
     }
 
     /// Notifies nodes that the barriers of a region fail.
-    fn notify(&self, region: InodeId, nodes: Vec<NodeId>) {
+    fn notify(&self, region: InodeId, failed: bool, nodes: Vec<NodeId>) {
         let Some(rpc) = self.parts.rpc.upgrade().filter(|_| !nodes.is_empty()) else { return };
         self.parts.runtime.spawn(async move {
             let calls = nodes.into_iter().map(|node| {
-                let request = Request::Client(ClientRequest::RegionBroken { region });
+                let request = Request::Client(ClientRequest::RegionBroken { region, failed });
                 let call = rpc.call(node, request, None, None);
                 async move {
                     // The node fails as well, or will get the error from its next request.

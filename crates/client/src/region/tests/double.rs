@@ -121,7 +121,7 @@ impl Double {
                 let (barrier, sequence) = (state.barrier, state.sequence);
                 Ok(RegionReply::Attached { barrier, sequence, members: Self::members(&state) })
             }
-            RegionRequest::Detach { region, .. } => {
+            RegionRequest::Detach { region, failed } => {
                 *state.attached.get_mut(&from).expect("attached") -= 1;
                 state.broken = true;
                 let broken = || Fault::new(Errno::EPIPE, "a process has detached");
@@ -129,7 +129,9 @@ impl Double {
                 arrived.into_iter().for_each(|(_, waiting)| waiting.resolve(Err(broken())));
                 drop(state);
                 let nodes = self.nodes.lock().clone();
-                nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.broken(region));
+                let others = nodes.iter().zip(0..).filter(|(_, number)| *number != from.0);
+                let others = others.filter_map(|(node, _)| node.upgrade());
+                others.for_each(|node| node.broken(region, failed));
                 Ok(RegionReply::Done)
             }
             RegionRequest::Publish { memory, pages, .. } => {
