@@ -386,8 +386,8 @@ int tameike_dsm_flush(tameike_dsm *region);
 // Makes changes visible that other nodes have flushed. Returns 0 or a negative errno.
 int tameike_dsm_update(tameike_dsm *region);
 
-// Waits until all processes of a region have called it. Each sees then what the others stored before. Up to eight calls of a process
-// that wait for other processes or nodes run at the same time; further ones wait for these. Returns 0 or a negative errno: -EOWNERDEAD or
+// Waits until all processes of a region have called it. Each sees then what the others stored before. Up to six threads of a process
+// are in barriers of different regions at the same time; further ones wait for these. Returns 0 or a negative errno: -EOWNERDEAD or
 // -EPIPE if a process has ended without detaching, or its node has failed.
 int tameike_dsm_barrier(tameike_dsm *region);
 
