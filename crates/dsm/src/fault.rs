@@ -136,7 +136,7 @@ impl MappedRegion {
     /// The errno of a fetch; `EIO` if the access cannot be allowed.
     pub fn touch(&self, pages: Range<u32>, write: bool) -> Result<(), i32> {
         for page in pages {
-            self.bring(page, write)?;
+            self.bring_page(page, write)?;
             // Another process of the node may have brought it.
             self.allow(page..page + 1, write)?;
         }
@@ -144,7 +144,7 @@ impl MappedRegion {
     }
 
     /// Takes steps until an access is allowed.
-    fn bring(&self, page: u32, write: bool) -> Result<(), i32> {
+    fn bring_page(&self, page: u32, write: bool) -> Result<(), i32> {
         loop {
             match self.advance(page, write)? {
                 Step::Done => return Ok(()),
@@ -307,6 +307,13 @@ impl MappedRegion {
 impl FaultHandler for MappedRegion {
     fn serve(&self, fault: PageFault) -> bool {
         let page = ((fault.address - self.addresses().start) / PAGE_SIZE) as u32;
-        self.bring(page, fault.write).is_ok()
+        self.bring_page(page, fault.write).is_ok()
+    }
+
+    fn bring(&self, addresses: Range<usize>, write: bool) {
+        let start = self.addresses().start;
+        let pages = (addresses.start - start) / PAGE_SIZE..(addresses.end - start).div_ceil(PAGE_SIZE);
+        // The system call fails with `EFAULT` if this does.
+        let _ = self.touch(pages.start as u32..pages.end as u32, write);
     }
 }

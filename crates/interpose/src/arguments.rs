@@ -58,6 +58,11 @@ impl<T> Array<T> {
         Self(address.cast_const().cast())
     }
 
+    /// Returns the address.
+    pub fn address(self) -> *const c_void {
+        self.0.cast()
+    }
+
     /// Returns the first `count` values; `EFAULT` for an impossible pointer.
     pub fn values<'a>(self, count: usize) -> Result<&'a [T], Errno> {
         match count {

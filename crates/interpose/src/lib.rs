@@ -56,6 +56,7 @@ outcomes! {
     i32, -1;
     i64, -1;
     isize, -1;
+    usize, 0;
     (), ();
     Mapping, Self(libc::MAP_FAILED);
 }

@@ -4,13 +4,13 @@ use super::attached::{self, Attached};
 use crate::file::{Result, RingFile};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use std::ffi::CString;
+use std::ffi::{CString, c_int, c_void};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tameike_dsm::control::{Counter, PAGE_SIZE};
 use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, has_userfault, map};
 use tameike_dsm::memory::RegionMemory;
-use tameike_io::os::fault_signal::{FaultHandler, PageFault, Watched, watch};
+use tameike_io::os::fault_signal::{self, FaultHandler, PageFault, Watched, watch};
 use tameike_io::os::forked::OwnMark;
 use tameike_ring::client::{self, Answer, Client};
 
@@ -65,6 +65,30 @@ impl FaultHandler for Served {
         // A child does not have the mapping.
         self.own.is_own() && self.mapped.serve(fault)
     }
+
+    fn bring(&self, addresses: Range<usize>, write: bool) {
+        if self.own.is_own() {
+            self.mapped.bring(addresses, write);
+        }
+    }
+}
+
+/// Makes memory of regions in a range accessible to system calls.
+extern "C" fn touch(start: *const c_void, size: usize, write: c_int) {
+    let start = start as usize;
+    fault_signal::bring(&(start..start.saturating_add(size)), write != 0);
+}
+
+/// Has the library for preloaded programs bring the pages of buffers before system calls, if the process has it.
+fn touch_before_calls() {
+    type Register = extern "C" fn(extern "C" fn(*const c_void, usize, c_int));
+    // SAFETY: a name that ends with 0.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"tameike_preload_touch_with".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the function of that name has this type.
+        let register: Register = unsafe { std::mem::transmute(found) };
+        register(touch);
+    }
 }
 
 /// The result of a call that only the agent can serve.
@@ -114,6 +138,7 @@ impl Region {
         let agent = Box::new(Agent(Attached { client, region: opened.number }));
         let mapped = MappedRegion::new(memory, (mapping, mechanism), agent, opened.owner);
         let served = Arc::new(Served { mapped, own });
+        touch_before_calls();
         let watched = watch(served.mapped.addresses(), served.clone()).map_err(|error| errno_of(&error))?;
         Ok((watched, served))
     }

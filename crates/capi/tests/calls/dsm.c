@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -293,6 +295,59 @@ static int transfers(char **arguments) {
     return -tameike_dsm_free(region);
 }
 
+/* Moves bytes between absent pages of a region and the kernel by calls of all kinds; returns the number of calls that failed. */
+static int move_by_calls(char *bytes) {
+    enum { SIZE = 2 * PAGE };
+    int failed = 0, ends[2], sockets[2];
+    if (pipe(ends) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) abort();
+    char *at = bytes;
+    /* From pages that hold the number of the page, to pages behind. */
+    failed += write(ends[1], at, SIZE) != SIZE || read(ends[0], at + 2 * SIZE, SIZE) != SIZE;
+    at += SIZE;
+    struct iovec from = {at, SIZE}, into = {at + 2 * SIZE, SIZE};
+    failed += writev(ends[1], &from, 1) != SIZE || readv(ends[0], &into, 1) != SIZE;
+    at = bytes + 4 * SIZE;
+    failed += send(sockets[0], at, SIZE, 0) != SIZE || recv(sockets[1], at + 2 * SIZE, SIZE, MSG_WAITALL) != SIZE;
+    at += SIZE;
+    failed += sendto(sockets[0], at, SIZE, 0, NULL, 0) != SIZE ||
+              recvfrom(sockets[1], at + 2 * SIZE, SIZE, MSG_WAITALL, NULL, NULL) != SIZE;
+    at = bytes + 8 * SIZE;
+    FILE *file = tmpfile();
+    if (file == NULL) abort();
+    failed += fwrite(at, SIZE, 1, file) != 1 || fflush(file) != 0;
+    rewind(file);
+    failed += fread(at + 2 * SIZE, SIZE, 1, file) != 1;
+    fclose(file);
+    for (int end = 0; end < 2; end++) close(ends[end]), close(sockets[end]);
+    return failed;
+}
+
+/* `calls PATH HOW`: system calls use absent pages. HOW is "preloaded", or "touched" if the program must touch them. */
+static int calls(char **arguments) {
+    enum { COUNT = 24 };
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], COUNT * PAGE, 1, 0, &region), 0);
+    char *bytes = tameike_dsm_address(region);
+    for (int page = 0; page < COUNT; page++) memset(bytes + page * PAGE, page + 1, PAGE);
+    EQUAL(tameike_dsm_detach(region), 0);
+    EQUAL(tameike_dsm_attach(arguments[0], 1, 0, &region), 0);
+    bytes = tameike_dsm_address(region);
+    int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    if (strcmp(arguments[1], "touched") == 0) {
+        EQUAL(read(zero, bytes, PAGE), -1);
+        EQUAL(errno, EFAULT);
+        EQUAL(tameike_dsm_touch(region, 0, COUNT * PAGE, 1), 0);
+    }
+    EQUAL(move_by_calls(bytes), 0);
+    for (int page = 0; page < COUNT; page++) {
+        /* Of each 8 pages, the last 4 have the bytes of the first 4; the third group has 2 of each. */
+        int source = page % 8 < 4 || page >= 22 ? page : page - 4;
+        EQUAL(bytes[page * PAGE + 5], source + 1);
+    }
+    EQUAL(close(zero), 0);
+    return -tameike_dsm_free(region);
+}
+
 /* `unavailable PATH`: there is no agent, or no region. */
 static int unavailable(char **arguments) {
     tameike_dsm *region;
@@ -307,7 +362,8 @@ int main(int count, char **arguments) {
         int arguments;
         int (*run)(char **);
     } tasks[] = {{"share", 7, share},     {"left", 3, left},           {"errors", 2, errors},
-                 {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable}};
+                 {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
+                 {"calls", 2, calls}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)
             return tasks[task].run(arguments + 2);

@@ -141,3 +141,20 @@ fn transfers_of_files_use_memory_of_a_region() {
     );
     succeed(&mut site.job(2, &[], &script));
 }
+
+/// S49c.
+#[test]
+fn system_calls_use_absent_pages_if_preloaded_or_touched() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for (options, how) in [(&["--preload"][..], "preloaded"), (&[], "touched")] {
+        let site = Site::new();
+        let script = format!(
+            r#"for mechanism in userfaultfd mprotect; do
+                TAMEIKE_DSM=$mechanism {} calls "$TAMEIKE_SHARED/region" {how}
+            done"#,
+            program.display()
+        );
+        succeed(&mut site.job(2, options, &script));
+    }
+}

@@ -26,6 +26,9 @@ pub trait FaultHandler: Send + Sync {
     /// Serves a fault in the faulting thread, inside a signal handler: must be async-signal-safe. Returns true if the access is to
     /// be repeated, false if it has failed: the process then gets the signal.
     fn serve(&self, fault: PageFault) -> bool;
+
+    /// Makes a part of the range accessible to system calls, as far as it can. As async-signal-safe as [`Self::serve`].
+    fn bring(&self, addresses: Range<usize>, write: bool);
 }
 
 /// A watched range. Its words change in the order: handler last, when added; handler first, when removed.
@@ -126,21 +129,39 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
 }
 
 fn serve(fault: PageFault) -> bool {
+    let address = fault.address..fault.address + 1;
+    ENTRIES
+        .iter()
+        .find_map(|entry| entry.used_for(&address, |handler, _| handler.serve(fault)))
+        .unwrap_or(false)
+}
+
+/// Makes watched parts of a range of memory accessible to system calls, as far as possible. Async-signal-safe.
+pub fn bring(addresses: &Range<usize>, write: bool) {
     for entry in &ENTRIES {
-        if !(entry.start.load(Ordering::Relaxed)..entry.end.load(Ordering::Relaxed)).contains(&fault.address)
-        {
-            continue;
-        }
-        entry.users.fetch_add(1, Ordering::SeqCst);
-        let handler = entry.handler.load(Ordering::SeqCst);
-        // SAFETY: it is valid while `users` counts this thread, and null after its removal.
-        let served = unsafe { handler.as_ref() }.map(|handler| handler.serve(fault));
-        entry.users.fetch_sub(1, Ordering::SeqCst);
-        if let Some(served) = served {
-            return served;
-        }
+        entry.used_for(addresses, |handler, part| handler.bring(part, write));
     }
-    false
+}
+
+impl Entry {
+    /// Runs `work` with the handler and the watched part of a range.
+    fn used_for<T>(
+        &self,
+        addresses: &Range<usize>,
+        work: impl FnOnce(&dyn FaultHandler, Range<usize>) -> T,
+    ) -> Option<T> {
+        let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
+        let part = addresses.start.max(start)..addresses.end.min(end);
+        if part.is_empty() {
+            return None;
+        }
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let handler = self.handler.load(Ordering::SeqCst);
+        // SAFETY: it is valid while `users` counts this thread, and null after its removal.
+        let done = unsafe { handler.as_ref() }.map(|handler| work(&**handler, part));
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        done
+    }
 }
 
 /// Passes a signal to the handler that was there before.

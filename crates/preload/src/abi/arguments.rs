@@ -30,6 +30,11 @@ impl Buffer {
         Self(address.cast())
     }
 
+    /// Returns the address.
+    pub fn address(self) -> *const c_void {
+        self.0.cast_const().cast()
+    }
+
     /// Returns the first `count` bytes, at most [`BYTES_MAX`].
     pub fn bytes<'a>(self, count: usize) -> Result<&'a mut [u8], Errno> {
         match count.min(BYTES_MAX) {

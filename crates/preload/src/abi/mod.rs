@@ -10,6 +10,7 @@ mod directory;
 mod kernel_only;
 mod names;
 mod process;
+mod region;
 mod sets;
 mod streams;
 mod syscall;

@@ -1,13 +1,14 @@
 //! Reading and writing.
 
 use super::arguments::{Buffer, Bytes, Vector, with_buffers, with_slices};
-use super::{interpose, upgrade_first};
+use super::{interpose, region, upgrade_first};
 use crate::file::{self, BYTES_MAX};
 use crate::table::is_kernel;
 use std::ffi::c_int;
 use tameike_interpose::Verdict;
 
 fn read_at(number: c_int, buffer: Buffer, count: usize, offset: Option<i64>) -> Verdict<isize> {
+    region::bring(buffer.address(), count, true);
     // The check for all other files, and therefore first.
     if is_kernel(number) {
         return None;
@@ -19,6 +20,7 @@ fn read_at(number: c_int, buffer: Buffer, count: usize, offset: Option<i64>) -> 
 }
 
 fn write_at(number: c_int, bytes: Bytes, count: usize, offset: Option<i64>) -> Verdict<isize> {
+    region::bring(bytes.address(), count, false);
     if is_kernel(number) {
         return None;
     }
@@ -35,6 +37,7 @@ fn read_vector(
     offset: Option<i64>,
     flags: c_int,
 ) -> Verdict<isize> {
+    region::bring_all(vector, count, true);
     without_flags(number, flags, || {
         with_buffers(vector, count, |buffers| signed(file::read(number, offset, buffers)))
     })
@@ -47,6 +50,7 @@ fn write_vector(
     offset: Option<i64>,
     flags: c_int,
 ) -> Verdict<isize> {
+    region::bring_all(vector, count, false);
     without_flags(number, flags, || {
         with_slices(vector, count, |slices| signed(file::write(number, offset, slices)))
     })
