@@ -356,7 +356,7 @@ int tameike_agg_closedir(tameike_agg_list *list);
 // the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
 //
 // Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
-// without an agent or outside the job-shared view, -EBUSY if the kernel of this node has the file open.
+// without an agent or outside the job-shared view, -EBUSY if the kernel of this node has the file open. A new file may remain.
 int tameike_dsm_create(const char *path,
                        uint64_t size,
                        unsigned int processes,
@@ -386,8 +386,8 @@ int tameike_dsm_flush(tameike_dsm *region);
 // Makes changes visible that other nodes have flushed. Returns 0 or a negative errno.
 int tameike_dsm_update(tameike_dsm *region);
 
-// Waits until all processes of a region have called it. Each sees then what the others stored before. Up to eight calls of a process
-// that wait for other processes or nodes run at the same time; further ones wait for these. Returns 0 or a negative errno: -EOWNERDEAD or
+// Waits until all processes of a region have called it. Each sees then what the others stored before. Up to six threads of a process
+// are in barriers of different regions at the same time; further ones wait for these. Returns 0 or a negative errno: -EOWNERDEAD or
 // -EPIPE if a process has ended without detaching, or its node has failed.
 int tameike_dsm_barrier(tameike_dsm *region);
 

@@ -53,15 +53,26 @@ fn calls_fail_after_the_agent_has_stopped() {
 }
 
 #[test]
-fn the_example_in_the_documentation_compiles() {
+fn the_examples_in_the_documentation_compile() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/c-api.md");
     let document = std::fs::read_to_string(document).expect("the document");
-    let example =
-        document.split_once("```c\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
+    let examples = document.split("```c\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let kit = Kit::new();
     let source = kit.place().join("example.c");
-    std::fs::write(&source, format!("{example}\nint main(void) {{ return 0; }}\n")).expect("a directory");
-    kit.compile(&source, "example");
+    let mut count = 0;
+    for (example, _) in examples {
+        // A function that an example uses and does not define.
+        let rest = if example.contains("double heat(") {
+            "double heat(int row, int column) { return row * column; }"
+        } else {
+            ""
+        };
+        let program = format!("{example}\n{rest}\nint main(void) {{ return 0; }}\n");
+        std::fs::write(&source, program).expect("a directory");
+        kit.compile(&source, "example");
+        count += 1;
+    }
+    assert_eq!(count, 2);
 }
 
 #[test]

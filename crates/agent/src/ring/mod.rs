@@ -6,6 +6,7 @@
 //!
 //! As in the FUSE frontend, the thread that finds a request polls its future first.
 
+mod attach;
 mod content;
 mod convert;
 mod directory_cache;

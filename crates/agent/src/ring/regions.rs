@@ -1,16 +1,12 @@
 //! Requests on shared memory regions.
 
-use super::convert::{Refusal, Served, reply_of};
-use super::session::OpenFile;
-use super::view::RingView;
+use super::convert::{Refusal, reply_of};
 use super::{Call, Ending};
 use crate::fuse::Tasks;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tameike_client::region::{Attachment, Regions};
-use tameike_client::vfs::Vfs;
+use tameike_client::region::{Attachment, RegionFile, Regions};
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::userfault::Userfault;
 use tameike_ring::message::{Reply, Request};
@@ -24,6 +20,16 @@ pub(super) struct RingRegions {
 impl RingRegions {
     pub(super) fn new(regions: Arc<Regions>, tasks: Tasks) -> Self {
         Self { regions, tasks }
+    }
+
+    /// Attaches a program of this node.
+    pub(super) async fn attach(
+        &self,
+        file: RegionFile,
+        processes: u32,
+        alone: bool,
+    ) -> Result<Arc<Attachment>> {
+        self.regions.attach(file, processes, alone).await
     }
 
     /// Serves a request on the program's region `number`.
@@ -83,59 +89,4 @@ fn set_mapped(region: &Attachment, passed: Option<OwnedFd>, address: u64) -> Res
     let size = u64::from(region.memory().pages()) * BLOCK_SIZE as u64;
     region.mapped(Userfault::of_process(userfault, address, size).map_err(failed)?);
     Ok(())
-}
-
-impl<V: Vfs> RingView<V> {
-    pub(super) fn open_region(
-        self: Arc<Self>,
-        call: Call,
-        open: Arc<OpenFile>,
-        processes: u32,
-        (alone, reserve): (bool, bool),
-    ) {
-        let view = self.clone();
-        self.tasks.spawn(async move {
-            let served = view.attach(&call, &open, processes, (alone, reserve)).await;
-            call.answer(&reply_of(served));
-        });
-    }
-
-    async fn attach(
-        &self,
-        call: &Call,
-        open: &OpenFile,
-        processes: u32,
-        (alone, reserve): (bool, bool),
-    ) -> Served {
-        if !open.mode.read || !open.mode.write {
-            return Err(Errno::EBADF.into());
-        }
-        let regions = self.regions.as_ref().ok_or(Errno::EOPNOTSUPP)?;
-        if !call.session().can_attach() {
-            return Err(Errno::EMFILE.into());
-        }
-        // Another node may have set the size since the open.
-        self.vfs.revalidate(open.handle).await?;
-        let file = self.vfs.region_file(open.handle).ok_or(Errno::EOPNOTSUPP)?;
-        if reserve {
-            let bytes = 0..u64::from(file.pages) * BLOCK_SIZE as u64;
-            match self.vfs.change_space(open.handle, SpaceChange::Allocate, bytes, false).await {
-                Err(fault) if fault.errno != Errno::EOPNOTSUPP => return Err(fault.into()),
-                _ => {}
-            }
-        }
-        let attached = regions.regions.attach(file, processes, alone).await.map_err(Refusal::Fault)?;
-        let memory = attached.memory().descriptors().ok_or_else(|| Fault::from(Errno::EIO));
-        match memory.and_then(|memory| call.send_region(&memory)) {
-            Ok(()) => {
-                let (owner, pages) = (attached.owner(), file.pages);
-                Ok(Reply::Region { number: call.session().add_region(attached), owner, pages })
-            }
-            Err(fault) => {
-                let detached = attached.detach(false).await;
-                detached.inspect_err(|fault| log::warn!("detaching from a region: {fault}")).ok();
-                Err(Refusal::Fault(fault))
-            }
-        }
-    }
 }

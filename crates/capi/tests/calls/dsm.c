@@ -175,6 +175,8 @@ static int errors(char **arguments) {
     EQUAL(tameike_dsm_create(other, PAGE, 1, 0, &region), -EOPNOTSUPP);
     EQUAL(tameike_dsm_attach("/dev/null", 1, 0, &region), -EOPNOTSUPP);
     EQUAL(access(path, F_OK), -1);
+    EQUAL(tameike_dsm_create(path, (uint64_t)1 << 40, 1, 0, &region), -ENOSPC);
+    EQUAL(tameike_unlink(path), 0);
     EQUAL(tameike_dsm_create(path, 3 * PAGE, 1, 0, &region), 0);
     EQUAL(tameike_dsm_create(path, 4 * PAGE, 1, 0, &again), -EEXIST);
     EQUAL(tameike_dsm_attach(path, 2, 0, &again), -EINVAL);

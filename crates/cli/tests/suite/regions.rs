@@ -43,6 +43,7 @@ fn share(nodes: &[u32], mechanism: &str, pages: u32) {
     succeed(&mut site.job(2, &[], &script));
 }
 
+/// S47b. S47c. S47d.
 #[test]
 fn processes_on_two_nodes_share_all_bytes_of_a_page() {
     for mechanism in MECHANISMS {
@@ -57,6 +58,7 @@ fn a_region_of_one_page_is_shared() {
     }
 }
 
+/// S47a.
 #[test]
 fn processes_of_one_node_share_a_region() {
     for mechanism in MECHANISMS {
@@ -65,6 +67,7 @@ fn processes_of_one_node_share_a_region() {
     }
 }
 
+/// S48a.
 #[test]
 fn a_process_that_ends_makes_barriers_of_the_others_fail() {
     let kit = Kit::new();
@@ -84,6 +87,7 @@ fn a_process_that_ends_makes_barriers_of_the_others_fail() {
     }
 }
 
+/// S49a.
 #[test]
 fn calls_on_regions_fail_with_the_documented_errors() {
     let kit = Kit::new();
@@ -114,6 +118,7 @@ fn regions_need_a_ring() {
     succeed(&mut site.job(1, &["--no-ring"], &script));
 }
 
+/// S49b.
 #[test]
 fn a_child_attaches_itself() {
     let kit = Kit::new();

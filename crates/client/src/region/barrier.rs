@@ -36,8 +36,8 @@ struct State {
     memories: Vec<(Arc<Memory>, u32)>,
     /// Processes of this node in the barrier, until all that have attached are.
     waiting: Vec<Waiting>,
-    /// Number of processes whose arrival is under way. Others may attach and arrive meanwhile.
-    under_way: u32,
+    /// Number of processes whose arrival is in flight. Others may attach and arrive meanwhile.
+    in_flight: u32,
     /// Processes of this node that have arrived, with their flushed changes.
     own: Vec<Own>,
     /// Arrivals of children.
@@ -77,8 +77,8 @@ fn place(members: &Members, node: NodeId) -> (Option<NodeId>, usize) {
 
 impl NodeBarrier {
     pub fn new(parts: Arc<Parts>, region: InodeId, number: u64) -> Arc<Self> {
-        let (members, memories, waiting, under_way, own, children, broken) = Default::default();
-        let state = State { number, members, memories, waiting, under_way, own, children, broken };
+        let (members, memories, waiting, in_flight, own, children, broken) = Default::default();
+        let state = State { number, members, memories, waiting, in_flight, own, children, broken };
         Arc::new(Self { parts, region, state: Mutex::new(state) })
     }
 
@@ -118,8 +118,8 @@ impl NodeBarrier {
             state.waiting.push(resolver);
             let attached: u32 = state.memories.iter().map(|(_, count)| count).sum();
             let waiting = state.waiting.len() as u32;
-            (waiting + state.under_way == attached).then(|| {
-                state.under_way += waiting;
+            (waiting + state.in_flight == attached).then(|| {
+                state.in_flight += waiting;
                 (state.memories.clone(), std::mem::take(&mut state.waiting))
             })
         };
@@ -252,7 +252,7 @@ impl NodeBarrier {
             let mut state = self.state.lock();
             state.number = release.barrier;
             state.members = Some(release.members.clone());
-            state.under_way = state.under_way.saturating_sub(round.waiting.len() as u32);
+            state.in_flight = state.in_flight.saturating_sub(round.waiting.len() as u32);
         }
         round.children.into_iter().for_each(|child| child.resolve(Ok(release.clone())));
         let mut result = round.flushed;

@@ -14,7 +14,7 @@ pub mod path;
 mod placed;
 mod read;
 mod received;
-mod region;
+pub(crate) mod region;
 mod slots;
 mod transfer;
 

@@ -16,6 +16,9 @@ const LEFT_BY_LONG_CALLS: usize = SLOTS / 2;
 /// The same for waits for locks: the owner of a lock, which may be a thread of this process, must be able to flush and to release it.
 const LEFT_BY_LOCKS: usize = SLOTS - SLOTS / 4;
 
+/// The same for barriers, so that a process can flush and detach while threads are in barriers.
+pub(crate) const LEFT_BY_BARRIERS: usize = SLOTS - SLOTS / 2 + SLOTS / 8;
+
 /// A region to which the process is attached.
 #[derive(Debug)]
 pub struct Region {
@@ -91,7 +94,7 @@ impl Client {
 
     /// Waits for all processes of a region.
     pub fn wait_for_region(&self, region: u64) -> Answer<()> {
-        self.take(self.by_long_call(&Request::RegionBarrier { region }), done)
+        self.take(self.by_waiting_call(LEFT_BY_BARRIERS, &Request::RegionBarrier { region }), done)
     }
 
     /// Takes a lock of a region. Returns true if a process of the region has ended without detaching.

@@ -84,7 +84,7 @@ fn requests_beyond_a_limit_are_rejected() {
     };
     for request in requests() {
         assert_eq!(with(&request, 0, 0), None);
-        assert_eq!(with(&request, 0, REGION_CLOSE + 1), None);
+        assert_eq!(with(&request, 0, REGION_FETCH_ADD + 1), None);
         match request {
             Request::Read { .. } | Request::Write { .. } | Request::Append { .. } => {
                 assert_eq!(with(&request, 3, WINDOW_SIZE as u64 + 1), None);

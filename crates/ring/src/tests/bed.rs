@@ -179,7 +179,12 @@ impl Handler for Files {
                 self.wait_for_state(|state| state.blocked == 0);
                 call.answer(&Reply::Done);
             }
-            Some(Request::RegionOpen { .. } | Request::RegionMapped { .. } | Request::RegionFetch { .. }) => {
+            Some(
+                Request::RegionOpen { .. }
+                | Request::RegionMapped { .. }
+                | Request::RegionFetch { .. }
+                | Request::RegionFlush { .. },
+            ) => {
                 drop(state);
                 super::regions::serve(call);
             }

@@ -102,7 +102,7 @@ fn write_garbage(evil: &Client, seed: u64, ended: &AtomicBool) {
 
 proptest! {
     #[test]
-    fn arbitrary_words_are_at_most_a_request(words in any::<[u64; REQUEST_WORDS]>(), code in 0..16_u64) {
+    fn arbitrary_words_are_at_most_a_request(words in any::<[u64; REQUEST_WORDS]>(), code in 0..26_u64) {
         let words = std::array::from_fn(|place| if place == 0 { code } else { words[place] });
         if let Some(request) = Request::decode(&words) {
             prop_assert!(request.names_size() <= 2 * tameike_core::limits::PATH_SIZE_MAX);

@@ -1,6 +1,7 @@
 //! Shared memory regions: passing of their descriptors, and slots for page faults.
 
 use super::bed::{Bed, Files, PATIENCE, open, socket, start};
+use crate::client::region::LEFT_BY_BARRIERS;
 use crate::client::{Answer, Client, Region};
 use crate::layout::SLOTS;
 use crate::message::{Reply, Request};
@@ -34,6 +35,7 @@ pub fn serve(call: Call<Files>) {
             call.answer(&reply);
         }
         Some(Request::RegionFetch { page, .. }) => call.answer(&Reply::Count(page % 7 + 1)),
+        Some(Request::RegionFlush { .. }) => call.answer(&Reply::Done),
         other => panic!("{other:?}"),
     }
 }
@@ -131,25 +133,26 @@ fn a_page_is_fetched_while_all_other_slots_are_in_use() {
 }
 
 #[test]
-fn calls_that_wait_for_other_processes_leave_half_of_the_slots() {
+fn barriers_leave_slots_for_other_calls_on_regions() {
+    const AT_ONCE: usize = SLOTS - LEFT_BY_BARRIERS;
     let bed = Bed::new();
     let client = bed.client();
     let (sender, ends) = channel();
     std::thread::scope(|scope| {
-        for _ in 0..2 * SLOTS {
+        for _ in 0..4 * AT_ONCE {
             let (client, sender) = (&client, sender.clone());
             scope.spawn(move || sender.send(client.wait_for_region(1)).expect("the test waits"));
         }
-        bed.files.wait_for_held(SLOTS / 2);
+        bed.files.wait_for_held(AT_ONCE);
         for page in 0..1000 {
             assert_eq!(client.fetch_page(1, page, false), Answer::Done(page % 7 + 1));
+            assert_eq!(client.flush_region(1), Answer::Done(()));
             assert_eq!(client.close(77), Answer::Failed(9));
         }
-        bed.files.wait_for_held(SLOTS / 2);
         for _ in 0..4 {
-            bed.files.wait_for_held(SLOTS / 2);
+            bed.files.wait_for_held(AT_ONCE);
             bed.files.answer_held();
-            for _ in 0..SLOTS / 2 {
+            for _ in 0..AT_ONCE {
                 assert_eq!(ends.recv_timeout(PATIENCE), Ok(Answer::Done(())));
             }
         }

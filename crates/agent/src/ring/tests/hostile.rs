@@ -35,7 +35,7 @@ fn send_garbage(evil: &Client, mut random: u64, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let name = NAMES[next(NAMES.len() as u64) as usize];
         let (edge, small) = (EDGES[next(EDGES.len() as u64) as usize], next(8));
-        let code = next(16);
+        let code = next(26);
         let has_path = matches!(code, 1 | 6 | 11 | 12 | 13);
         let words: [u64; REQUEST_WORDS] = std::array::from_fn(|place| match place {
             0 => code,
