@@ -297,6 +297,32 @@ static int transfers(char **arguments) {
     return -tameike_dsm_free(region);
 }
 
+/* `again PATH RANK ROUNDS`: pages that were dropped come back by a fetch of rank 0; the first stores of rank 1, on the same node, to them
+ * must be found. Rank 2, on another node, changes all pages in each round. */
+static int again(char **arguments) {
+    enum { PAGES = 40 };
+    int rank = atoi(arguments[1]), rounds = atoi(arguments[2]);
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], PAGES * PAGE, 3, 0, &region), 0);
+    volatile unsigned char *bytes = tameike_dsm_address(region);
+    for (int round = 1; round <= rounds; round++) {
+        /* Each round has pages of its own that rank 1 stores to, so that its store is the first one to the page. */
+        int first = (round - 1) % (PAGES / 2) * 2;
+        for (int page = 0; page < PAGES && rank < 2; page++) EQUAL(bytes[page * PAGE] <= round, 1);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        for (int page = 0; page < PAGES && rank == 2; page++) bytes[page * PAGE] = (unsigned char)round;
+        EQUAL(tameike_dsm_barrier(region), 0);
+        for (int page = 0; page < PAGES && rank == 0; page++) EQUAL(bytes[page * PAGE], round);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        if (rank == 1) bytes[first * PAGE + 9] = (unsigned char)(round + 100);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        EQUAL(bytes[first * PAGE + 9], round + 100);
+        EQUAL(bytes[first * PAGE], round);
+        EQUAL(tameike_dsm_barrier(region), 0);
+    }
+    return -tameike_dsm_free(region);
+}
+
 /* Moves bytes between absent pages of a region and the kernel by calls of all kinds; returns the number of calls that failed. */
 static int move_by_calls(char *bytes) {
     enum { SIZE = 2 * PAGE };
@@ -365,7 +391,7 @@ int main(int count, char **arguments) {
         int (*run)(char **);
     } tasks[] = {{"share", 7, share},     {"left", 3, left},           {"errors", 2, errors},
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
-                 {"calls", 2, calls}};
+                 {"calls", 2, calls},     {"again", 3, again}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)
             return tasks[task].run(arguments + 2);

@@ -163,3 +163,14 @@ fn system_calls_use_absent_pages_if_preloaded_or_touched() {
         succeed(&mut site.job(2, options, &script));
     }
 }
+
+#[test]
+fn the_first_store_to_a_page_is_found_in_all_processes_of_a_node() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for mechanism in MECHANISMS {
+        let script = on_nodes(&program, "again", &[0, 0, 1], "20");
+        let script = format!("export TAMEIKE_DSM={mechanism}\n{script}");
+        succeed(&mut Site::new().job(2, &[], &script));
+    }
+}
