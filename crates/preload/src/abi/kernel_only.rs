@@ -53,8 +53,6 @@ upgrade! {
     fn [getpeername](number: c_int, address: Out, size: Out) -> c_int [number];
     fn [getsockname](number: c_int, address: Out, size: Out) -> c_int [number];
     fn [getsockopt](number: c_int, level: c_int, name: c_int, value: Out, size: Out) -> c_int [number];
-    fn [send, __send](number: c_int, buffer: In, size: usize, flags: c_int) -> isize [number];
-    fn [recv, __recv](number: c_int, buffer: Out, size: usize, flags: c_int) -> isize [number];
     fn [epoll_ctl](queue: c_int, operation: c_int, number: c_int, event: Out) -> c_int [number];
 }
 

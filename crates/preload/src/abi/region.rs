@@ -3,8 +3,8 @@
 //! The kernel fails with `EFAULT` at a page of a region that is not in memory. So calls that move bytes first have `libtameike` bring the
 //! pages of their buffers.
 
-use super::arguments::Vector;
-use super::interpose;
+use super::arguments::{Pointer, Vector};
+use super::{interpose, upgrade_first};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tameike_interpose::Verdict;
@@ -43,7 +43,7 @@ pub fn bring_all(vector: Vector, count: c_int, write: bool) {
     }
 }
 
-/// Leaves the call to the C library.
+/// Leaves a call on a socket or stream to the C library.
 fn received<T>(buffer: *const c_void, size: usize) -> Verdict<T> {
     bring(buffer, size, true);
     None
@@ -54,8 +54,30 @@ fn sent<T>(buffer: *const c_void, size: usize) -> Verdict<T> {
     None
 }
 
+/// As [`bring_all`], for the buffers of a message.
+pub fn bring_message(message: Pointer<libc::msghdr>, write: bool) {
+    if TOUCH.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    if let Some(message) = message.get() {
+        bring_all(
+            Vector::at(message.msg_iov.cast()),
+            c_int::try_from(message.msg_iovlen).unwrap_or(0),
+            write,
+        );
+    }
+}
+
 // The C library's streams move large parts directly between descriptor and buffer.
 interpose! {
+    fn [send, __send](number: c_int, buffer: *const c_void, size: usize, flags: c_int) -> isize =
+        upgrade_first(&[&number]).or_else(|| sent(buffer, size));
+    fn [recv, __recv](number: c_int, buffer: *mut c_void, size: usize, flags: c_int) -> isize =
+        upgrade_first(&[&number]).or_else(|| received(buffer, size));
+    fn [recvmsg](number: c_int, message: Pointer<libc::msghdr>, flags: c_int) -> isize = {
+        bring_message(message, true);
+        None
+    };
     fn [recvfrom](number: c_int, buffer: *mut c_void, size: usize, flags: c_int, from: *mut c_void, length: *mut c_void) -> isize =
         received(buffer, size);
     fn [__recv_chk](number: c_int, buffer: *mut c_void, size: usize, most: usize, flags: c_int) -> isize = received(buffer, size);

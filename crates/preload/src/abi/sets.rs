@@ -46,6 +46,7 @@ pub struct Message(Pointer<libc::msghdr>);
 
 impl Upgrade for Message {
     fn upgrade(&self) -> Result<(), Errno> {
+        super::region::bring_message(self.0, false);
         match self.0.get() {
             Some(message) if message.msg_controllen > 0 => upgrade_sent(&message),
             _ => Ok(()),
