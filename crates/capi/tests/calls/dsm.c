@@ -323,6 +323,85 @@ static int again(char **arguments) {
     return -tameike_dsm_free(region);
 }
 
+/* `locked PATH RANK RANKS ROUNDS`: a number that all processes raise under a lock, and one that they add to, are exact. */
+static int locked(char **arguments) {
+    int rank = atoi(arguments[1]), ranks = atoi(arguments[2]), rounds = atoi(arguments[3]);
+    tameike_dsm *region;
+    uint64_t previous, last = 0;
+    EQUAL(tameike_dsm_create(arguments[0], 3 * PAGE, (unsigned)ranks, 0, &region), 0);
+    volatile uint64_t *numbers = tameike_dsm_address(region);
+    EQUAL(tameike_dsm_unlock(region, 7), -EPERM);
+    EQUAL(tameike_dsm_fetch_add(region, 12, 1, &previous), -EINVAL);
+    EQUAL(tameike_dsm_fetch_add(region, 3 * PAGE, 1, &previous), -EINVAL);
+    for (int round = 0; round < rounds; round++) {
+        EQUAL(tameike_dsm_lock(region, 7), 0);
+        numbers[PAGE / 8]++;
+        EQUAL(tameike_dsm_unlock(region, 7), 0);
+        EQUAL(tameike_dsm_fetch_add(region, 8, (uint64_t)rank + 1, &previous), 0);
+        if (round > 0 && previous <= last) return fail("previous", (long)previous);
+        last = previous;
+    }
+    EQUAL(tameike_dsm_barrier(region), 0);
+    EQUAL(numbers[PAGE / 8], ranks * rounds);
+    EQUAL(numbers[1], rounds * ranks * (ranks + 1) / 2);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    return -tameike_dsm_detach(region);
+}
+
+/* `owner PATH RANK`: rank 1 is killed while it holds a lock. */
+static int owner(char **arguments) {
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], PAGE, 2, 0, &region), 0);
+    if (atoi(arguments[1]) == 1) {
+        EQUAL(tameike_dsm_lock(region, 0), 0);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        raise(SIGKILL);
+    }
+    EQUAL(tameike_dsm_barrier(region), 0);
+    EQUAL(tameike_dsm_lock(region, 0), -EOWNERDEAD);
+    EQUAL(tameike_dsm_unlock(region, 0), 0);
+    return -tameike_dsm_detach(region);
+}
+
+static sigjmp_buf before_access;
+
+static void jump(int signal) {
+    (void)signal;
+    siglongjmp(before_access, 1);
+}
+
+/* `lost PATH RANK READY`: after both processes have created READY.RANK, the agent of node 1 fails. */
+static int lost(char **arguments) {
+    enum { UNIT = 1 << 20, UNITS = 6 };
+    int rank = atoi(arguments[1]);
+    char ready[4096];
+    struct sigaction action = {.sa_handler = jump};
+    EQUAL(sigaction(SIGBUS, &action, NULL), 0);
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], UNITS * UNIT, 2, TAMEIKE_DSM_MPROTECT * (unsigned)rank, &region), 0);
+    volatile unsigned char *bytes = tameike_dsm_address(region);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    for (int unit = 0; unit < UNITS; unit++) bytes[unit * UNIT + rank] = 1;
+    snprintf(ready, sizeof ready, "%s.%d", arguments[2], rank);
+    EQUAL(close(open(ready, O_WRONLY | O_CREAT, 0600)), 0);
+    double begun = now();
+    /* Rank 1 arrives late, so that its agent fails first. */
+    if (rank == 1) sleep(3);
+    EQUAL(tameike_dsm_barrier(region) < 0, 1);
+    if (now() - begun > 20) return fail("it takes long", (long)(now() - begun));
+    for (int unit = 0; unit < UNITS; unit++) bytes[unit * UNIT + rank] = 2;
+    EQUAL(tameike_dsm_flush(region) < 0, 1);
+    volatile int failed = 0;
+    for (volatile int unit = 0; unit < UNITS; unit++) {
+        if (sigsetjmp(before_access, 1) == 0)
+            bytes[unit * UNIT + 50 * PAGE];
+        else
+            failed++;
+    }
+    /* All of them at the node that failed, and those of the failed home at the other. */
+    return failed == (rank == 1 ? UNITS : UNITS / 2) ? 0 : fail("failed accesses", failed);
+}
+
 /* Moves bytes between absent pages of a region and the kernel by calls of all kinds; returns the number of calls that failed. */
 static int move_by_calls(char *bytes) {
     enum { SIZE = 2 * PAGE };
@@ -391,7 +470,8 @@ int main(int count, char **arguments) {
         int (*run)(char **);
     } tasks[] = {{"share", 7, share},     {"left", 3, left},           {"errors", 2, errors},
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
-                 {"calls", 2, calls},     {"again", 3, again}};
+                 {"calls", 2, calls},     {"again", 3, again},
+                 {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)
             return tasks[task].run(arguments + 2);

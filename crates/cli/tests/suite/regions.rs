@@ -1,7 +1,8 @@
 //! Shared memory regions of C programs on several nodes.
 
 use crate::kit::Kit;
-use crate::support::{Site, succeed};
+use crate::support::jobs::{Background, new_job, wait_for};
+use crate::support::{Site, out, shown, succeed, utf8};
 use std::path::Path;
 
 /// Mechanisms by which a process detects accesses.
@@ -173,4 +174,46 @@ fn the_first_store_to_a_page_is_found_in_all_processes_of_a_node() {
         let script = format!("export TAMEIKE_DSM={mechanism}\n{script}");
         succeed(&mut Site::new().job(2, &[], &script));
     }
+}
+
+/// S47e. S47f.
+#[test]
+fn locks_and_additions_hold_on_all_nodes() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for mechanism in MECHANISMS {
+        let script = on_nodes(&program, "locked", &[0, 1, 0, 1], "4 50");
+        let script = format!("export TAMEIKE_DSM={mechanism}\n{script}");
+        succeed(&mut Site::new().job(2, &[], &script));
+    }
+}
+
+/// S48b.
+#[test]
+fn a_lock_of_a_killed_process_passes_on() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for nodes in [[0, 1], [1, 1]] {
+        let script = on_nodes(&program, "owner", &nodes, "");
+        let script = script.replace("for pid in $pids", "set -- $pids; for pid in $1");
+        succeed(&mut Site::new().job(2, &[], &script));
+    }
+}
+
+/// S48c. S48d.
+#[test]
+fn calls_and_accesses_fail_after_the_failure_of_an_agent() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    let (site, job) = new_job("region-lost");
+    let ready = site.plain().join("ready");
+    let script = on_nodes(&program, "lost", &[0, 1], utf8(&ready));
+    let script = script.replace("done\n", "done; echo both ended\n");
+    let options = ["--job", &job.name, "--keep-going"];
+    let both = site.plain().join("ready.1");
+    let running = Background::start_until(&mut site.job(2, &options, &script), &both);
+    wait_for("the other process", || site.plain().join("ready.0").exists().then_some(()));
+    assert!(job.kill_agent(1));
+    let output = running.output();
+    assert!(out(&output).contains("both ended"), "{}", shown(&output));
 }

@@ -7,18 +7,22 @@ use super::{Regions, ended};
 use crate::replies::unexpected_reply;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::region::{RegionReply, RegionRequest};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::wire::unit::{UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Fault, Result, UnitId};
+use tameike_dsm::control::{PAGE_SIZE, UNIT_PAGES};
 use tameike_dsm::memory::RegionMemory;
 use tameike_io::os::userfault::Userfault;
 
 /// A process that has attached to a region.
 pub struct Attachment {
     regions: Arc<Regions>,
-    pub(super) memory: Arc<Memory>,
+    memory: Arc<Memory>,
     barrier: Arc<NodeBarrier>,
     owner: u16,
-    pub(super) locks: HeldLocks,
+    locks: HeldLocks,
     userfault: OnceLock<Userfault>,
     detached: AtomicBool,
 }
@@ -96,6 +100,66 @@ impl Attachment {
         self.barrier.wait().await
     }
 
+    /// Takes a lock of the region, and updates: all stores before its last release are visible then. Returns true if a process of the
+    /// region has ended without detaching, perhaps while it held the lock: what the lock protects may be inconsistent.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` if the coordinator or a home has failed; `ENOLCK` if there are too many locks. The lock is not taken then.
+    pub async fn lock(&self, number: u32) -> Result<bool> {
+        let region = self.memory.file.inode;
+        let owner = self.locks.take(&self.regions.parts, region, number).await?;
+        match self.memory.update().await {
+            Ok(failed) => {
+                self.locks.holds(number, owner);
+                Ok(failed)
+            }
+            Err(fault) => {
+                let released = self.locks.release(region, number, owner).await;
+                released.inspect_err(|fault| log::warn!("releasing a lock of region {region}: {fault}")).ok();
+                Err(fault)
+            }
+        }
+    }
+
+    /// Flushes, then releases a lock that this process holds.
+    ///
+    /// # Errors
+    /// `EPERM` if the process does not hold it; those of [`Self::flush`], with the lock released.
+    pub async fn unlock(&self, number: u32) -> Result<()> {
+        let not_held = || Fault::new(Errno::EPERM, format!("the process does not hold lock {number}"));
+        let owner = self.locks.remove(number).ok_or_else(not_held)?;
+        let flushed = self.memory.publish().await;
+        self.locks.release(self.memory.file.inode, number, owner).await?;
+        flushed
+    }
+
+    /// Adds to the 64-bit number at a byte of the region, at its home, and returns the number before. Loads see the sum after an update.
+    ///
+    /// # Errors
+    /// `EINVAL` if the offset is no multiple of 8 in the region; `EHOSTDOWN`, `ENOSPC`.
+    pub async fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
+        let memory = &self.memory;
+        let page = offset / PAGE_SIZE as u64;
+        if !offset.is_multiple_of(8) || page >= u64::from(memory.file.pages) {
+            let why = format!("byte {offset} is not the place of a number in the region");
+            return Err(Fault::new(Errno::EINVAL, why));
+        }
+        let unit = UnitId { inode: memory.file.inode, index: page / u64::from(UNIT_PAGES) };
+        let home = memory.parts.cluster.unit_home(memory.file.layout, unit);
+        let offset = (offset % UNIT_SIZE as u64) as u32;
+        let request = Request::Unit(UnitRequest::FetchAdd { unit, offset, addend });
+        match memory.parts.call(home, request, None).await?.reply {
+            Reply::Unit(UnitReply::Previous(number)) => {
+                let page = page as u32;
+                let mut added = memory.added.lock();
+                added.unannounced.insert(page..page + 1);
+                added.stale.insert(page..page + 1);
+                Ok(number)
+            }
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
     /// Detaches the process, with a flush. `failed`: it has ended without detaching. Does nothing the second time.
     ///
     /// # Errors
@@ -114,7 +178,7 @@ impl Attachment {
         // The coordinator notifies other nodes only.
         self.barrier.fail(ended(failed));
         // Afterwards, so that the next owner of a lock learns that this one has failed.
-        self.locks.release_all(&self.regions.parts, region).await;
+        self.locks.release_all(region).await;
         match left {
             Ok(RegionReply::Done) => published,
             Ok(other) => Err(unexpected_reply(&other)),

@@ -1,22 +1,16 @@
-//! Locks of a region, and numbers that processes add to at their home.
+//! Locks of a region.
 //!
 //! A lock is a lock of the region's file behind its largest byte. Each acquisition has an owner of its own, so that threads of a process
 //! exclude each other too.
 
-use super::attachment::Attachment;
 use super::{Parts, REGION_NUMBERS};
 use crate::locks::FileLocks;
-use crate::replies::unexpected_reply;
 use crate::types::HandleNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::lock::{FileLock, LockKind, LockRange};
-use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, InodeId, Result, UnitId};
-use tameike_dsm::control::{PAGE_SIZE, UNIT_PAGES};
+use tameike_core::{InodeId, Result};
 
 /// The locks that one process holds.
 pub(super) struct HeldLocks {
@@ -38,77 +32,40 @@ impl HeldLocks {
         Self { locks: parts.locks.clone(), handle, owners: Mutex::default() }
     }
 
+    /// Takes a lock; waits until it is free. Returns its owner, for [`Self::holds`] or [`Self::release`].
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` if the coordinator has failed; `ENOLCK` if there are too many locks.
+    pub async fn take(&self, parts: &Parts, region: InodeId, number: u32) -> Result<u64> {
+        let owner = parts.number();
+        let lock = FileLock {
+            owner: self.locks.owner(owner),
+            range: range(number),
+            kind: LockKind::Exclusive,
+            pid: 0,
+        };
+        self.locks.take(region, self.handle, lock, (self.locks.ticket(), true)).await?;
+        Ok(owner)
+    }
+
+    /// The process holds a lock from now on.
+    pub fn holds(&self, number: u32, owner: u64) {
+        self.owners.lock().insert(number, owner);
+    }
+
+    /// The process no longer holds a lock; returns its owner.
+    pub fn remove(&self, number: u32) -> Option<u64> {
+        self.owners.lock().remove(&number)
+    }
+
+    /// Releases a lock.
+    pub async fn release(&self, region: InodeId, number: u32, owner: u64) -> Result<()> {
+        self.locks.unlock(region, owner, range(number)).await
+    }
+
     /// Releases all locks.
-    pub async fn release_all(&self, parts: &Parts, region: InodeId) {
-        debug_assert_eq!(parts.rpc.local(), self.locks.local());
+    pub async fn release_all(&self, region: InodeId) {
         self.owners.lock().clear();
         self.locks.released(region, self.handle).await;
-    }
-}
-
-impl Attachment {
-    /// Takes a lock of the region, and updates: all stores before its last release are visible then. Returns true if a process of the
-    /// region has ended without detaching, perhaps while it held the lock: what the lock protects may be inconsistent.
-    ///
-    /// # Errors
-    /// `EHOSTDOWN` if the coordinator or a home has failed; `ENOLCK` if there are too many locks. The lock is not taken then.
-    pub async fn lock(&self, number: u32) -> Result<bool> {
-        let (region, held) = (self.memory.file.inode, &self.locks);
-        let number_of_owner = self.memory.parts.number();
-        let owner = held.locks.owner(number_of_owner);
-        let lock = FileLock { owner, range: range(number), kind: LockKind::Exclusive, pid: 0 };
-        held.locks.take(region, held.handle, lock, (held.locks.ticket(), true)).await?;
-        match self.memory.update().await {
-            Ok(failed) => {
-                held.owners.lock().insert(number, number_of_owner);
-                Ok(failed)
-            }
-            Err(fault) => {
-                let unlocked = held.locks.unlock(region, number_of_owner, range(number)).await;
-                unlocked.inspect_err(|fault| log::warn!("releasing a lock of region {region}: {fault}")).ok();
-                Err(fault)
-            }
-        }
-    }
-
-    /// Flushes, then releases a lock that this process holds.
-    ///
-    /// # Errors
-    /// `EPERM` if the process does not hold it; those of [`Self::flush`], with the lock released.
-    pub async fn unlock(&self, number: u32) -> Result<()> {
-        let held = &self.locks;
-        let owner = held.owners.lock().remove(&number);
-        let not_held = || Fault::new(Errno::EPERM, format!("the process does not hold lock {number}"));
-        let owner = owner.ok_or_else(not_held)?;
-        let flushed = self.memory.publish().await;
-        held.locks.unlock(self.memory.file.inode, owner, range(number)).await?;
-        flushed
-    }
-
-    /// Adds to the 64-bit number at a byte of the region, at its home, and returns the number before. Loads see the sum after an update.
-    ///
-    /// # Errors
-    /// `EINVAL` if the offset is no multiple of 8 in the region; `EHOSTDOWN`, `ENOSPC`.
-    pub async fn fetch_add(&self, offset: u64, addend: u64) -> Result<u64> {
-        let memory = &self.memory;
-        let page = offset / PAGE_SIZE as u64;
-        if !offset.is_multiple_of(8) || page >= u64::from(memory.file.pages) {
-            let why = format!("byte {offset} is not the place of a number in the region");
-            return Err(Fault::new(Errno::EINVAL, why));
-        }
-        let unit = UnitId { inode: memory.file.inode, index: page / u64::from(UNIT_PAGES) };
-        let home = memory.parts.cluster.unit_home(memory.file.layout, unit);
-        let offset = (offset % UNIT_SIZE as u64) as u32;
-        let request = Request::Unit(UnitRequest::FetchAdd { unit, offset, addend });
-        match memory.parts.call(home, request, None).await?.reply {
-            Reply::Unit(UnitReply::Previous(number)) => {
-                let page = page as u32;
-                let mut added = memory.added.lock();
-                added.unannounced.insert(page..page + 1);
-                added.stale.insert(page..page + 1);
-                Ok(number)
-            }
-            other => Err(unexpected_reply(&other)),
-        }
     }
 }

@@ -8,7 +8,7 @@
 //! - [`flush`] sends what processes have stored to the homes;
 //! - [`update`] drops or merges pages that others have changed;
 //! - [`barrier`] does both for all processes of the node at once;
-//! - [`lock`] has locks, and numbers that processes add to at their home.
+//! - [`lock`] has the locks that a process holds.
 
 mod attachment;
 mod barrier;
