@@ -121,19 +121,24 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // A positive code: sent by the kernel for an access of this thread.
     let fault = PageFault { address, write: is_write(context) };
-    if code <= 0 || !serve(fault) {
-        pass_on(signal, info, context);
+    match if code > 0 { serve(fault) } else { None } {
+        Some(true) => {}
+        Some(false) => {
+            // With either mechanism, as for a mapped file.
+            // SAFETY: the kernel passes a valid pointer.
+            unsafe { ((*info).si_signo, (*info).si_code) = (libc::SIGBUS, libc::BUS_ADRERR) };
+            pass_on(libc::SIGBUS, info, context, false);
+        }
+        None => pass_on(signal, info, context, code > 0),
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
-fn serve(fault: PageFault) -> bool {
+/// Serves a fault; `None` if its address is not watched.
+fn serve(fault: PageFault) -> Option<bool> {
     let address = fault.address..fault.address + 1;
-    ENTRIES
-        .iter()
-        .find_map(|entry| entry.used_for(&address, |handler, _| handler.serve(fault)))
-        .unwrap_or(false)
+    ENTRIES.iter().find_map(|entry| entry.used_for(&address, |handler, _| handler.serve(fault)))
 }
 
 /// Makes watched parts of a range of memory accessible to system calls, as far as possible. Async-signal-safe.
@@ -164,8 +169,9 @@ impl Entry {
     }
 }
 
-/// Passes a signal to the handler that was there before.
-fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// Passes a signal to the handler that was there before. If there was none and it `repeats` by itself, the repeated access ends the
+/// process, as it would have without this library.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, repeats: bool) {
     let place = usize::from(signal == libc::SIGSEGV);
     // SAFETY: null, or a value that is never freed or changed.
     match unsafe { BEFORE[place].load(Ordering::Acquire).as_ref() } {
@@ -181,14 +187,12 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
                 handler(signal);
             }
         }
-        // The default action: the access is repeated, and ends the process as it would have without this library.
         _ => {
             // SAFETY: zeros are a valid `sigaction`: the default action.
             let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
             // SAFETY: the action is valid.
             unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
-            // SAFETY: the kernel passes valid pointers. A signal that another process has sent is not repeated by itself.
-            if unsafe { (*info).si_code } <= 0 {
+            if !repeats {
                 // SAFETY: sends a signal to this thread.
                 unsafe { libc::raise(signal) };
             }
