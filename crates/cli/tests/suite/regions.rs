@@ -1,8 +1,8 @@
 //! Shared memory regions of C programs on several nodes.
 
 use crate::kit::Kit;
-use crate::support::jobs::{Background, new_job, wait_for};
-use crate::support::{Site, out, shown, succeed, utf8};
+use crate::support::jobs::{Background, code_of_recovery, new_job, wait_for};
+use crate::support::{Site, assert_code, out, shown, succeed, utf8};
 use std::path::Path;
 
 /// Mechanisms by which a process detects accesses.
@@ -216,4 +216,6 @@ fn calls_and_accesses_fail_after_the_failure_of_an_agent() {
     assert!(job.kill_agent(1));
     let output = running.output();
     assert!(out(&output).contains("both ended"), "{}", shown(&output));
+    let recovered = site.tameike(&["recover", "--job", &job.name]).output().expect("it starts");
+    assert_code(&recovered, code_of_recovery(&shown(&recovered)));
 }
