@@ -7,7 +7,7 @@ use std::path::Path;
 /// The generated header.
 const HEADER: &str = "crates/capi/include/tameike.h";
 /// The sources: the functions, and the types of their arguments.
-const SOURCES: [&str; 7] = [
+pub const SOURCES: [&str; 7] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",

@@ -25,10 +25,9 @@ fn bad_repository(root: &Path) {
     write("core/src/utils.rs", "pub fn nothing() {}\n");
     write("io/Cargo.toml", &package("tameike-io"));
     write("io/src/lib.rs", &format!("//! Machine.\n// {}: all of it\n", concat!("TO", "DO")));
-    for source in ["abi", "file", "request", "aggregate/mod", "aggregate/files", "aggregate/names"] {
-        write(&format!("crates/capi/src/{source}.rs"), "//! For C.\n");
+    for source in xtask::header::SOURCES {
+        write(source, "//! For C.\n");
     }
-    write("crates/ring/src/message/status.rs", "//! For C.\n");
     write("README.md", "[more](docs/more.md)\nReads by chance.\n");
     write("SEMANTICS.md", "- **S1a.** No test\n  cites this.\n");
     write("tools/xtask/banned.txt", "by chance => random\n");
