@@ -20,7 +20,7 @@ pub struct Attachment {
     owner: u16,
     pub(super) locks: HeldLocks,
     userfault: OnceLock<Userfault>,
-    detached: AtomicBool,
+    pub(super) detached: AtomicBool,
 }
 
 impl Attachment {
@@ -30,11 +30,10 @@ impl Attachment {
         barrier: Arc<NodeBarrier>,
     ) -> Result<Arc<Self>> {
         let Some(owner) = memory.add_owner() else {
-            barrier.left(&memory, true);
-            return Err(Fault::new(
-                Errno::EMFILE,
-                "too many processes of this node have attached to the region",
-            ));
+            let why = "too many processes of this node have attached to the region";
+            let fault = Fault::new(Errno::EMFILE, why);
+            barrier.left(&memory, true, fault.clone());
+            return Err(fault);
         };
         let (userfault, detached) = Default::default();
         let locks = HeldLocks::new(&regions.parts);
@@ -107,7 +106,11 @@ impl Attachment {
         // First, so that no claim of the process is in the way of the flush.
         let was_last = self.memory.remove_owner(self.owner);
         let published = self.memory.publish().await;
-        self.barrier.left(&self.memory, was_last);
+        let fault = match failed {
+            true => Fault::new(Errno::EOWNERDEAD, "a process of this node has ended without detaching"),
+            false => Fault::new(Errno::EPIPE, "a process of this node has detached"),
+        };
+        self.barrier.left(&self.memory, was_last, fault);
         let region = self.memory.file.inode;
         self.regions.remove_unused(region);
         let left = self.regions.parts.ask(region, RegionRequest::Detach { region, failed }).await;

@@ -77,10 +77,47 @@ struct NodeRegion {
     last_memory: u32,
 }
 
+#[derive(Default)]
+struct Table {
+    regions: BTreeMap<InodeId, NodeRegion>,
+    /// Regions to which processes are attaching.
+    attaching: BTreeMap<InodeId, Attaching>,
+}
+
+/// Processes that the coordinator may have attached to a region already.
+#[derive(Default)]
+struct Attaching {
+    count: u32,
+    /// The last barrier from which on barriers fail.
+    broken: Option<u64>,
+}
+
+/// A process that attaches to a region, until it is dropped.
+struct AttachingProcess<'a> {
+    regions: &'a Regions,
+    region: InodeId,
+}
+
 /// The regions of a node.
 pub struct Regions {
     parts: Arc<Parts>,
-    regions: Mutex<BTreeMap<InodeId, NodeRegion>>,
+    table: Mutex<Table>,
+}
+
+fn broken_region() -> Fault {
+    Fault::new(Errno::EPIPE, "a process of the region has ended or detached")
+}
+
+impl Drop for AttachingProcess<'_> {
+    fn drop(&mut self) {
+        let mut table = self.regions.table.lock();
+        if let Some(attaching) = table.attaching.get_mut(&self.region) {
+            attaching.count -= 1;
+            if attaching.count == 0 {
+                table.attaching.remove(&self.region);
+            }
+        }
+    }
 }
 
 impl Parts {
@@ -113,7 +150,7 @@ impl Regions {
         locks: Arc<FileLocks>,
     ) -> Arc<Self> {
         let parts = Arc::new(Parts { runtime, cluster, rpc, engine, locks, last_number: AtomicU64::new(0) });
-        Arc::new(Self { parts, regions: Mutex::default() })
+        Arc::new(Self { parts, table: Mutex::default() })
     }
 
     /// Attaches a process of this node to a region in which `processes` take part. `alone` gives it memory of its own.
@@ -128,6 +165,7 @@ impl Regions {
         alone: bool,
     ) -> Result<Arc<Attachment>> {
         let region = file.inode;
+        let _attaching = self.begin_attach(region);
         let attached = self.parts.ask(region, RegionRequest::Attach { region, processes }).await?;
         let RegionReply::Attached { barrier: number, sequence, members: _ } = attached else {
             return Err(unexpected_reply(&attached));
@@ -141,13 +179,18 @@ impl Regions {
         joined
     }
 
+    fn begin_attach(&self, region: InodeId) -> AttachingProcess<'_> {
+        self.table.lock().attaching.entry(region).or_default().count += 1;
+        AttachingProcess { regions: self, region }
+    }
+
     fn join(
         self: &Arc<Self>,
         file: RegionFile,
         alone: bool,
         (number, sequence): (u64, u64),
     ) -> Result<Arc<Attachment>> {
-        let mut regions = self.regions.lock();
+        let Table { regions, attaching } = &mut *self.table.lock();
         let region = regions.entry(file.inode).or_insert_with(|| NodeRegion {
             file,
             shared: Weak::new(),
@@ -178,19 +221,27 @@ impl Regions {
             }
         };
         region.barrier.joined(&memory);
+        if let Some(broken) = attaching.get(&file.inode).and_then(|attaching| attaching.broken) {
+            region.barrier.fail(Some(broken), broken_region());
+        }
         Attachment::new(self.clone(), memory, region.barrier.clone())
+    }
+
+    /// Number of regions to which processes of this node are attached.
+    pub fn count(&self) -> usize {
+        self.table.lock().regions.len()
     }
 
     /// Removes a region to which no process of this node is attached any more.
     fn remove_unused(&self, region: InodeId) {
-        let mut regions = self.regions.lock();
+        let regions = &mut self.table.lock().regions;
         if regions.get(&region).is_some_and(|region| region.barrier.is_unused()) {
             regions.remove(&region);
         }
     }
 
     fn barrier_of(&self, region: InodeId) -> Option<Arc<NodeBarrier>> {
-        self.regions.lock().get(&region).map(|region| region.barrier.clone())
+        self.table.lock().regions.get(&region).map(|region| region.barrier.clone())
     }
 
     /// Serves the arrival of another node, which is below this one in the barrier tree. The reply is the release.
@@ -204,10 +255,13 @@ impl Regions {
         }
     }
 
-    /// A process of the region has ended, or the node of one: barriers fail from now on.
-    pub fn broken(&self, region: InodeId) {
-        if let Some(barrier) = self.barrier_of(region) {
-            barrier.fail(Fault::new(Errno::EPIPE, "a process of the region has ended or detached"));
+    /// A process of the region has ended, or the node of one: barriers fail from number `barrier` on.
+    pub fn broken(&self, region: InodeId, barrier: u64) {
+        if let Some(attaching) = self.table.lock().attaching.get_mut(&region) {
+            attaching.broken = attaching.broken.max(Some(barrier));
+        }
+        if let Some(node) = self.barrier_of(region) {
+            node.fail(Some(barrier), broken_region());
         }
     }
 }
