@@ -9,11 +9,24 @@ use super::memory::Memory;
 use crate::replies::unexpected_reply;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::patch::Difference;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
 use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
+
+/// Pause before another look at pages that processes have claimed.
+const CLAIM_PAUSE: Duration = Duration::from_micros(20);
+
+/// Pages that an update cannot drop.
+#[derive(Default)]
+struct Sorted {
+    /// Runs of written pages, each of one unit.
+    written: Vec<Range<u32>>,
+    /// Pages of which a process makes the twin.
+    claimed: RangeSet,
+}
 
 impl Memory {
     /// Asks the coordinator for changes of others, and applies them. Returns true if a process of the region has ended without
@@ -39,49 +52,58 @@ impl Memory {
             }
         };
         let _only = self.syncing.lock().await;
-        pages.insert_all(&std::mem::take(&mut self.added.lock().stale));
-        for unit_pages in self.drop_valid(&pages)? {
-            self.merge(unit_pages).await?;
+        let stale = std::mem::take(&mut self.added.lock().stale);
+        pages.insert_all(&stale);
+        let applied = self.bring_up_to_date(pages).await;
+        match &applied {
+            Ok(()) => self.updated(sequence),
+            // The coordinator does not list them for this memory.
+            Err(_) => self.added.lock().stale.insert_all(&stale),
         }
-        self.updated(sequence);
-        Ok(())
+        applied
     }
 
-    /// Drops the valid pages of a set. Returns the runs of written pages, each of one unit.
-    fn drop_valid(&self, pages: &RangeSet) -> Result<Vec<Range<u32>>> {
+    async fn bring_up_to_date(&self, mut pages: RangeSet) -> Result<()> {
+        loop {
+            let Sorted { written, claimed } = self.drop_valid(&pages)?;
+            for unit_pages in written {
+                self.merge(unit_pages).await?;
+            }
+            if claimed.is_empty() {
+                return Ok(());
+            }
+            // A process is making twins. It may be stopped, or have been killed.
+            self.parts.runtime.sleep(CLAIM_PAUSE).await;
+            pages = claimed;
+        }
+    }
+
+    /// Drops the valid pages of a set, and returns the others that are not absent.
+    fn drop_valid(&self, pages: &RangeSet) -> Result<Sorted> {
         let mut epoch = self.epoch.write();
         *epoch += 1;
         let control = self.control();
-        let (mut written, mut dropped) = (Vec::<Range<u32>>::new(), 0..0);
+        let (mut sorted, mut dropped) = (Sorted::default(), 0..0);
         for page in pages.iter().flatten().filter(|&page| page < control.pages()) {
-            loop {
-                let word = control.load(page);
-                match word.state() {
-                    PageState::Absent => break,
-                    PageState::Written => {
-                        match written.last_mut() {
-                            Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => {
-                                last.end += 1
-                            }
-                            _ => written.push(page..page + 1),
-                        }
-                        break;
+            let word = control.load(page);
+            match word.state() {
+                PageState::Absent => {}
+                PageState::Written => match sorted.written.last_mut() {
+                    Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => last.end += 1,
+                    _ => sorted.written.push(page..page + 1),
+                },
+                PageState::Valid if control.replace(page, word, word.dropped()) => {
+                    if dropped.end != page {
+                        self.punch(&dropped)?;
+                        dropped.start = page;
                     }
-                    PageState::Valid if control.replace(page, word, word.dropped()) => {
-                        if dropped.end != page {
-                            self.punch(&dropped)?;
-                            dropped.start = page;
-                        }
-                        dropped.end = page + 1;
-                        break;
-                    }
-                    // A process is making the twin.
-                    PageState::Valid | PageState::Claimed => std::thread::yield_now(),
+                    dropped.end = page + 1;
                 }
+                PageState::Valid | PageState::Claimed => sorted.claimed.insert(page..page + 1),
             }
         }
         self.punch(&dropped)?;
-        Ok(written)
+        Ok(sorted)
     }
 
     /// Removes dropped pages from the processes. One that has the memory alone does that itself.

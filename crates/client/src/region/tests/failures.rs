@@ -2,8 +2,10 @@
 
 use super::{Bed, INODE, Process, simulate};
 use futures_util::future::{join, join_all};
+use std::pin::pin;
 use std::time::Duration;
 use tameike_core::Errno;
+use tameike_dsm::control::PageState;
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -123,5 +125,40 @@ fn changes_of_a_failed_barrier_are_announced_by_the_next_flush() {
         one.attachment.flush().await.expect("flushed");
         three.attachment.update().await.expect("updated");
         assert_eq!(three.load(5).await, 1);
+    });
+}
+
+#[test]
+fn an_update_waits_for_a_process_that_makes_a_twin() {
+    simulate(16, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 4);
+        let (writer, reader) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        assert_eq!(reader.load(5).await, 0);
+        let control = &reader.attachment.memory().control;
+        let valid = control.load(0);
+        control.note_written(0);
+        assert!(control.replace(0, valid, valid.with(PageState::Claimed, reader.attachment.owner())));
+        writer.store(5, 1).await;
+        writer.attachment.flush().await.expect("flushed");
+        let mut update = pin!(reader.attachment.update());
+        assert!(bed.runtime.timeout(SHORT, &mut update).await.is_none(), "and other tasks go on");
+        control.store(0, valid);
+        update.await.expect("updated");
+        assert_eq!(reader.load(5).await, 1);
+    });
+}
+
+#[test]
+fn a_sum_is_updated_after_a_failed_update() {
+    simulate(17, |runtime| async move {
+        let bed = Bed::new(&runtime, 1, 4);
+        let process = bed.attach(0, 1, false).await;
+        process.store(100, 9).await;
+        process.attachment.fetch_add(8, 3).await.expect("a sum");
+        bed.double.fail_units(true);
+        assert!(process.attachment.update().await.is_err());
+        bed.double.fail_units(false);
+        process.attachment.update().await.expect("updated");
+        assert_eq!((process.load(8).await, process.load(100).await), (3, 9));
     });
 }
