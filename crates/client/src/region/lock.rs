@@ -11,6 +11,7 @@ use crate::types::HandleNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::lock::{FileLock, LockKind, LockRange};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
@@ -38,6 +39,13 @@ impl HeldLocks {
         Self { locks: parts.locks.clone(), handle, owners: Mutex::default() }
     }
 
+    /// Releases the lock of one acquisition.
+    async fn release(&self, region: InodeId, owner: u64, number: u32) -> Result<()> {
+        let unlocked = self.locks.unlock(region, owner, range(number)).await;
+        self.locks.forget(region, owner);
+        unlocked.inspect_err(|fault| log::warn!("releasing lock {number} of region {region}: {fault}"))
+    }
+
     /// Releases all locks.
     pub async fn release_all(&self, parts: &Parts, region: InodeId) {
         debug_assert_eq!(parts.rpc.local(), self.locks.local());
@@ -57,18 +65,29 @@ impl Attachment {
         let number_of_owner = self.memory.parts.number();
         let owner = held.locks.owner(number_of_owner);
         let lock = FileLock { owner, range: range(number), kind: LockKind::Exclusive, pid };
-        held.locks.take(region, held.handle, lock, (held.locks.ticket(), true)).await?;
-        match self.memory.update().await {
-            Ok(failed) => {
-                held.owners.lock().insert(number, number_of_owner);
-                Ok(failed)
-            }
+        let taken = held.locks.take(region, held.handle, lock, (held.locks.ticket(), true)).await;
+        let updated = match taken {
+            Ok(()) => self.memory.update().await,
             Err(fault) => {
-                let unlocked = held.locks.unlock(region, number_of_owner, range(number)).await;
-                unlocked.inspect_err(|fault| log::warn!("releasing a lock of region {region}: {fault}")).ok();
-                Err(fault)
+                held.locks.forget(region, number_of_owner);
+                return Err(fault);
             }
+        };
+        let failed = match updated {
+            Ok(failed) => failed,
+            Err(fault) => {
+                held.release(region, number_of_owner, number).await.ok();
+                return Err(fault);
+            }
+        };
+        held.owners.lock().insert(number, number_of_owner);
+        if self.detached.load(Ordering::Acquire) {
+            // Its detach may have released the locks before it had this one.
+            held.owners.lock().remove(&number);
+            held.release(region, number_of_owner, number).await.ok();
+            return Err(Fault::new(Errno::EBADF, "the process has detached from the region"));
         }
+        Ok(failed)
     }
 
     /// Flushes, then releases a lock that this process holds.
@@ -81,7 +100,7 @@ impl Attachment {
         let not_held = || Fault::new(Errno::EPERM, format!("the process does not hold lock {number}"));
         let owner = owner.ok_or_else(not_held)?;
         let flushed = self.memory.publish().await;
-        held.locks.unlock(self.memory.file.inode, owner, range(number)).await?;
+        held.release(self.memory.file.inode, owner, number).await?;
         flushed
     }
 
@@ -100,14 +119,16 @@ impl Attachment {
         let home = memory.parts.cluster.unit_home(memory.file.layout, unit);
         let offset = (offset % UNIT_SIZE as u64) as u32;
         let request = Request::Unit(UnitRequest::FetchAdd { unit, offset, addend });
-        match memory.parts.call(home, request, None).await?.reply {
-            Reply::Unit(UnitReply::Previous(number)) => {
-                let page = page as u32;
-                let mut added = memory.added.lock();
-                added.unannounced.insert(page..page + 1);
-                added.stale.insert(page..page + 1);
-                Ok(number)
-            }
+        let answer = memory.parts.call(home, request, None).await;
+        {
+            // After an error too: the home may have added.
+            let page = page as u32;
+            let mut added = memory.added.lock();
+            added.unannounced.insert(page..page + 1);
+            added.stale.insert(page..page + 1);
+        }
+        match answer?.reply {
+            Reply::Unit(UnitReply::Previous(number)) => Ok(number),
             other => Err(unexpected_reply(&other)),
         }
     }

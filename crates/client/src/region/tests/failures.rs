@@ -162,3 +162,22 @@ fn a_sum_is_updated_after_a_failed_update() {
         assert_eq!((process.load(8).await, process.load(100).await), (3, 9));
     });
 }
+
+#[test]
+fn each_lock_is_released_once() {
+    simulate(18, |runtime| async move {
+        let bed = Bed::new(&runtime, 1, 4);
+        let process = bed.attach(0, 1, false).await;
+        for _ in 0..3 {
+            assert_eq!(process.attachment.lock(7, 1).await, Ok(false));
+            process.attachment.unlock(7).await.expect("unlocked");
+        }
+        assert_eq!(process.attachment.lock(8, 1).await, Ok(false));
+        let waiting = process.attachment.lock(9, 1);
+        let leaving = process.attachment.detach(true);
+        let (locked, left) = join(waiting, leaving).await;
+        assert_eq!(left, Ok(()));
+        assert_eq!(locked.map_err(|fault| fault.errno), Err(Errno::EBADF), "the process has ended");
+        assert_eq!(bed.double.locks(), (5, 5));
+    });
+}
