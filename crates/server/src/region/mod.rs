@@ -66,12 +66,13 @@ impl RegionService {
     ///
     /// # Errors
     /// - `EINVAL` for an invalid request, or if `from` has no attached process; `EBUSY` if all processes have attached.
+    /// - Those of [`MetaService::move_to_units`], for the first process.
     /// - `ESTALE` for an arrival at another barrier than the current one.
     /// - `EPIPE` if a process has detached, `EOWNERDEAD` if one has ended without detaching.
     /// - `EPROTO` if this node is not the coordinator.
     pub async fn serve(&self, from: NodeId, request: RegionRequest) -> Result<RegionReply> {
         match request {
-            RegionRequest::Attach { region, processes } => self.attach(from, region, processes),
+            RegionRequest::Attach { region, processes } => self.attach(from, region, processes).await,
             RegionRequest::Detach { region, failed } => {
                 self.check(region)?;
                 self.end(region, from, if failed { End::Failed } else { End::Detached })?;
@@ -133,8 +134,13 @@ impl RegionService {
         work(state.regions.get_mut(&region).ok_or_else(|| not_attached(region, from))?)
     }
 
-    fn attach(&self, from: NodeId, inode: InodeId, processes: u32) -> Result<RegionReply> {
+    async fn attach(&self, from: NodeId, inode: InodeId, processes: u32) -> Result<RegionReply> {
         self.check(inode)?;
+        match self.parts.meta.move_to_units(inode).await {
+            // A removed file can still be shared.
+            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+            _ => {}
+        }
         let State { regions, barrier } = &mut *self.state.lock();
         let mut new = None;
         let region = match regions.get_mut(&inode) {

@@ -398,3 +398,13 @@ fn a_failed_process_is_reported_although_another_had_detached() {
     bed.detach(2, true).unwrap();
     assert!(has_failed());
 }
+
+/// Stores of a region are in units, which a file with inline content has not.
+#[test]
+fn the_file_of_a_region_has_no_inline_content() {
+    let bed = Bed::new(11);
+    let client = Client { world: bed.world.clone(), node: NodeId(1) };
+    assert!(bed.world.machine.run(client.stat(bed.region)).expect("the file exists").inline);
+    bed.attach(1, 1).unwrap();
+    assert!(!bed.world.machine.run(client.stat(bed.region)).expect("the file exists").inline);
+}
