@@ -2,7 +2,7 @@
 
 use super::Regions;
 use super::barrier::NodeBarrier;
-use super::lock::HeldLocks;
+use super::held_locks::HeldLocks;
 use super::memory::Memory;
 use crate::replies::unexpected_reply;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -40,7 +40,7 @@ struct State {
     waiting: Vec<Waiting>,
     /// Processes of this node beyond that. Others may attach, and arrive later, before the first release.
     arrived: u32,
-    /// Those of them that are not on the way to the parent yet.
+    /// Those of them that are not in flight to the parent yet.
     own: Option<Own>,
     /// Arrivals of children, at this barrier or the next one: a child may receive the first release earlier.
     children: Vec<Child>,

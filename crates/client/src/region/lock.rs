@@ -4,55 +4,15 @@
 //! exclude each other too.
 
 use super::attachment::Attachment;
-use super::{Parts, REGION_NUMBERS};
-use crate::locks::FileLocks;
+use super::held_locks::range;
 use crate::replies::unexpected_reply;
-use crate::types::HandleNumber;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::lock::{FileLock, LockKind, LockRange};
+use tameike_core::wire::lock::{FileLock, LockKind};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, InodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, Result, UnitId};
 use tameike_dsm::control::{PAGE_SIZE, UNIT_PAGES};
-
-/// The locks that one process holds.
-pub(super) struct HeldLocks {
-    locks: Arc<FileLocks>,
-    /// Under which the locks are released when the process ends.
-    handle: HandleNumber,
-    /// Owners, by number of the lock.
-    owners: Mutex<BTreeMap<u32, u64>>,
-}
-
-fn range(number: u32) -> LockRange {
-    let byte = REGION_NUMBERS + u64::from(number);
-    LockRange { start: byte, last: byte }
-}
-
-impl HeldLocks {
-    pub fn new(parts: &Parts) -> Self {
-        let handle = HandleNumber(parts.number());
-        Self { locks: parts.locks.clone(), handle, owners: Mutex::default() }
-    }
-
-    /// Releases the lock of one acquisition.
-    async fn release(&self, region: InodeId, owner: u64, number: u32) -> Result<()> {
-        let unlocked = self.locks.unlock(region, owner, range(number)).await;
-        self.locks.forget(region, owner);
-        unlocked.inspect_err(|fault| log::warn!("releasing lock {number} of region {region}: {fault}"))
-    }
-
-    /// Releases all locks.
-    pub async fn release_all(&self, parts: &Parts, region: InodeId) {
-        debug_assert_eq!(parts.rpc.local(), self.locks.local());
-        self.owners.lock().clear();
-        self.locks.released(region, self.handle).await;
-    }
-}
 
 impl Attachment {
     /// Takes a lock of the region, and updates: all stores before its last release are visible then. Returns true if a process of the

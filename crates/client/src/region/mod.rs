@@ -14,6 +14,7 @@ mod attachment;
 mod barrier;
 mod fetch;
 mod flush;
+mod held_locks;
 mod lock;
 mod memory;
 #[cfg(test)]

@@ -37,9 +37,10 @@ pub struct MeasuredBarrier {
 }
 
 /// The heading for lines of [`MeasuredBarrier`].
-pub const BARRIER_HEADING: &str = "\
-                |          | messages of a node  | arrivals at a node    | bytes of all
-agents  barrier | time, ms | mean           most | coordinator  others   | nodes, MiB";
+pub const BARRIER_HEADING: &str = concat!(
+    "                |          | messages of a node  | arrivals at a node    | bytes of all\n",
+    "agents  barrier | time, ms | mean           most | coordinator  others   | nodes, MiB",
+);
 
 impl MeasuredBarrier {
     fn most(&self, of: impl Fn(&Traffic) -> u64) -> u64 {

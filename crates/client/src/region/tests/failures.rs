@@ -92,7 +92,7 @@ fn barriers_that_are_complete_do_not_fail() {
         // A late message about earlier processes of the region.
         node.broken(INODE, 4);
         process.attachment.barrier().await.expect("barrier 5");
-        // The release of barrier 6 is on the way.
+        // The release of barrier 6 is in flight.
         node.broken(INODE, 7);
         process.attachment.barrier().await.expect("barrier 6");
         let failed = process.attachment.barrier().await;
