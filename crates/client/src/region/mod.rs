@@ -37,7 +37,7 @@ use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result};
 use tameike_dsm::memory::RegionMemory;
-use tameike_fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, PeerEvent, Rpc};
 use tameike_io::{Payload, Runtime};
 
 /// Bit of the numbers of owners and handles of locks, and first byte of their ranges: behind the largest file, so that locks of regions
@@ -263,6 +263,22 @@ impl Regions {
         }
         if let Some(node) = self.barrier_of(region) {
             node.fail(Some(barrier), broken_region());
+        }
+    }
+
+    /// Another node has failed, is unreachable, or has come up: without the coordinator of a region, its barriers fail. They may wait
+    /// for other nodes, which only the coordinator could report as failed.
+    pub fn peer(&self, node: NodeId, event: PeerEvent) {
+        if event == PeerEvent::Up {
+            return;
+        }
+        let of_region = |(inode, region): (&InodeId, &NodeRegion)| {
+            (self.parts.cluster.inode_home(*inode) == node).then(|| region.barrier.clone())
+        };
+        let barriers: Vec<_> = self.table.lock().regions.iter().filter_map(of_region).collect();
+        for barrier in barriers {
+            let why = format!("{node}, the coordinator of the region, has failed or is unreachable");
+            barrier.fail(None, Fault::new(Errno::EHOSTDOWN, why));
         }
     }
 }

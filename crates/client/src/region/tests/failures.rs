@@ -1,11 +1,13 @@
 //! Processes that attach late, end early, or fail, and calls that fail.
 
 use super::{Bed, INODE, Process, simulate};
+use crate::fixtures;
 use futures_util::future::{join, join_all};
 use std::pin::pin;
 use std::time::Duration;
-use tameike_core::Errno;
+use tameike_core::{Errno, NodeId};
 use tameike_dsm::control::PageState;
+use tameike_fabric::PeerEvent;
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -108,6 +110,28 @@ fn a_process_that_is_attaching_learns_of_an_ended_one() {
         let (process, ()) = join(bed.attach(0, 2, false), ended).await;
         let failed = process.attachment.barrier().await;
         assert_eq!(failed.map_err(|fault| fault.errno), Err(Errno::EPIPE));
+    });
+}
+
+/// The barrier waited for a node below this one in the tree, which was the coordinator itself.
+#[test]
+fn barriers_fail_with_the_node_of_the_coordinator() {
+    simulate(19, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 4);
+        let coordinator = fixtures::cluster(2).inode_home(INODE);
+        let other = NodeId(1 - coordinator.0);
+        let number = other.0 as usize;
+        let process = bed.attach(number, 3, false).await;
+        // The arrival waits for it here. One in flight to the coordinator fails with its call.
+        let _second = bed.attach(number, 3, false).await;
+        let waiting = begin_barrier(&bed, &process).await;
+        let node = &bed.nodes[number];
+        node.peer(other, PeerEvent::Failed);
+        node.peer(coordinator, PeerEvent::Up);
+        let mut waiting = pin!(waiting);
+        assert!(bed.runtime.timeout(SHORT, &mut waiting).await.is_none(), "the coordinator is up");
+        node.peer(coordinator, PeerEvent::Failed);
+        assert_eq!(waiting.await, Some(Errno::EHOSTDOWN));
     });
 }
 
