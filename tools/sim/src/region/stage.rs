@@ -167,9 +167,12 @@ impl Stage {
 
     /// A process begins its last interval: the fault strikes some time after the first one.
     pub fn begin_last_interval(self: &Arc<Self>) {
-        let mut strike = self.strike.lock();
-        let Some((after, fault)) = strike.fault.filter(|_| !strike.begun) else { return };
-        strike.begun = true;
+        let (after, fault) = {
+            let mut strike = self.strike.lock();
+            let Some(fault) = strike.fault.filter(|_| !strike.begun) else { return };
+            strike.begun = true;
+            fault
+        };
         let (stage, wait) = (self.clone(), self.runtime().sleep(Duration::from_micros(after)));
         self.runtime().spawn(async move {
             wait.await;

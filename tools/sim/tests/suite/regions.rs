@@ -33,6 +33,12 @@ fn seeds_of_regions_pass() {
     }
 }
 
+/// The coordinator failed, and was below a node that waited for its arrival.
+#[test]
+fn a_barrier_fails_with_the_coordinator_below_a_node() {
+    assert_eq!(run(&draw(4239, None)), Ok(()));
+}
+
 /// All kinds of programs and faults are drawn often enough.
 #[test]
 fn programs_on_regions_are_of_all_kinds() {
