@@ -4,7 +4,7 @@
 # 1. Every module of the end-to-end tests with TAMEIKE_SOAK=1: agents killed at 50 moments, 20 GiB through two agents, 200 jobs,
 #    12 network partitions, disks that refuse writes, a million operations of fsx on each view.
 # 2. The suites of suites.sh.
-# 3. SOAK_SEEDS= (100000) seeds of the simulated cluster, and all its fault countdowns.
+# 3. SOAK_SEEDS= (100000) seeds of the simulated cluster, one fifth as many of shared memory regions, and all fault countdowns.
 # 4. The random tests of all crates with fresh seeds, repeated until MINUTES are over.
 #
 # Continues after failures, and prints one line for each part. Fails if a part failed, or if the tests left something on the machine:
@@ -68,6 +68,7 @@ done
 
 run other-ways scripts/suites.sh "${locked[@]}"
 run simulated cargo run --release --package tameike-sim "${locked[@]}" -- run --seeds "0..$seeds" --keep-going
+run simulated-regions cargo run --release --package tameike-sim "${locked[@]}" -- regions --seeds "0..$((seeds / 5))" --keep-going
 run countdowns cargo run --release --package tameike-sim "${locked[@]}" -- countdowns --keep-going
 
 round=0

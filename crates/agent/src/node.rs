@@ -232,8 +232,8 @@ impl Node {
                 let regions = self.views.regions().clone();
                 async move { regions.arrive(arrival).await }.boxed()
             }
-            ClientRequest::RegionBroken { region, failed } => {
-                self.views.regions().broken(region, failed);
+            ClientRequest::RegionBroken { region, barrier, failed } => {
+                self.views.regions().broken(region, barrier, failed);
                 ready(ClientReply::Done).boxed()
             }
             ClientRequest::ReadHeld { .. } => unreachable!("served with a payload"),
@@ -318,8 +318,9 @@ impl Service for Node {
                 self.peer_services.meter.peer_failed(peer);
                 if let Some(services) = &self.services {
                     services.meta.peer_failed(peer);
-                    services.locks.peer_failed(peer);
+                    // Before the locks: their next owners learn that a process has failed.
                     services.regions.peer_failed(peer);
+                    services.locks.peer_failed(peer);
                     services.holders.peer_failed(peer);
                 }
                 self.peer_services.neighbours.announce_failure(peer);

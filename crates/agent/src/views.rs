@@ -232,9 +232,10 @@ impl Views {
         self.locks().flat_map(|locks| locks.waits_of(owner)).collect()
     }
 
-    /// Reports a state change of another node to the lock clients.
+    /// Reports a state change of another node to the lock clients and the regions.
     pub fn peer(&self, node: NodeId, event: PeerEvent) {
         self.locks().for_each(|locks| locks.peer(node, event));
+        self.regions.peer(node, event);
     }
 
     fn locks(&self) -> impl Iterator<Item = &Arc<FileLocks>> {

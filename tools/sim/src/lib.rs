@@ -5,7 +5,7 @@
 //! simulated disks and a simulated shared file system. It compares every reply with the reference model, which allows exactly
 //! what `SEMANTICS.md` allows.
 //!
-//! [`mod@walk`] repeats one program and fails another call to a disk, the network or the shared file system in each run. [`scale`]
+//! [`region`] does the same for shared memory regions. [`mod@walk`] repeats one program and fails another call to a disk, the network or the shared file system in each run. [`scale`]
 //! runs thousands of small agents and counts their connections, memory and load.
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod locking;
 mod model;
 pub mod op;
 pub mod program;
+pub mod region;
 mod rng;
 pub mod run;
 pub mod runner;

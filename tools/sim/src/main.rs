@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use tameike_fabric::socket::CONNECTIONS_DEFAULT;
 use tameike_sim::countdown::Site;
 use tameike_sim::program::draw;
+use tameike_sim::region;
 use tameike_sim::run::{Failure, run};
 use tameike_sim::runner::{RunOptions, run_seeds};
-use tameike_sim::scale::{HEADING, Scale, measure};
+use tameike_sim::scale::{BARRIER_HEADING, HEADING, MeasuredBarrier, Scale, measure, measure_barriers};
 use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
 use tameike_sim::walk::{self, Number, Stride, Workload};
@@ -47,6 +48,17 @@ enum Command {
         #[arg(long)]
         canary: Option<Canary>,
     },
+    /// Run many seeds of programs on shared memory regions, or repeat one.
+    Regions {
+        /// First seed and the one after the last, as in 0..1000.
+        #[arg(long, value_parser = seeds, required_unless_present = "replay")]
+        seeds: Option<Range<u64>>,
+        /// Repeat only this seed, and print its program and its log.
+        #[arg(long)]
+        replay: Option<u64>,
+        #[command(flatten)]
+        how: RunOptions,
+    },
     /// Repeat a mixed workload; in each run another call to a disk, the network or the shared file system fails.
     Countdowns {
         /// Repeat only this countdown, as in serve/1234/torn, and print its log.
@@ -61,7 +73,7 @@ enum Command {
         #[command(flatten)]
         how: RunOptions,
     },
-    /// Run many small agents that read, and report their connections, memory and load.
+    /// Run many small agents that read, and report their connections, memory and load; or barriers of regions, and their messages.
     Scale {
         /// Numbers of agents; each is a separate cluster.
         #[arg(long, num_args = 1.., default_values_t = [10, 100, 1000, 10_000])]
@@ -72,6 +84,9 @@ enum Command {
         /// Seed of all random choices.
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Measure barriers of a shared memory region with one process on each node, on complete agents.
+        #[arg(long)]
+        barriers: bool,
         /// Print all results as JSON.
         #[arg(long)]
         json: bool,
@@ -90,13 +105,18 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     match Options::parse().command {
         Command::Run { seeds, how } => run_many(seeds, &how),
+        Command::Regions { replay: Some(seed), how, .. } => replay_region(seed, how.canary),
+        Command::Regions { seeds, how, .. } => run_regions(seeds.unwrap_or_default(), &how),
         Command::Countdowns { replay: Some(number), how, .. } => replay_countdown(&number, how.canary),
         Command::Countdowns { list, stride, how, .. } => match count_all() {
             Err(code) => code,
             Ok(counted) if list => list_sites(&counted),
             Ok(counted) => walk_all(&counted, stride, &how),
         },
-        Command::Scale { agents, connections, seed, json } => {
+        Command::Scale { agents, barriers: true, seed, json, .. } => {
+            measure_all_barriers(&agents, seed, json)
+        }
+        Command::Scale { agents, connections, seed, json, .. } => {
             let scale = |&agents: &u32| Scale { agents, connections, seed };
             measure_all(agents.iter().map(scale), json)
         }
@@ -115,6 +135,27 @@ fn measure_all(all: impl Iterator<Item = Scale>, json: bool) -> ExitCode {
             Ok(measured) => println!("{measured}"),
             Err(fault) => {
                 eprintln!("tameike-sim: {} agents: {fault}", scale.agents);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    if json {
+        println!("{:#}", serde_json::Value::Array(figures));
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure_all_barriers(agents: &[u32], seed: u64, json: bool) -> ExitCode {
+    let mut figures = Vec::new();
+    if !json {
+        println!("{BARRIER_HEADING}");
+    }
+    for &agents in agents {
+        match measure_barriers(agents, seed) {
+            Ok(measured) if json => figures.extend(measured.iter().map(MeasuredBarrier::to_json)),
+            Ok(measured) => measured.iter().for_each(|barrier| println!("{barrier}")),
+            Err(fault) => {
+                eprintln!("tameike-sim: {agents} agents: {fault}");
                 return ExitCode::FAILURE;
             }
         }
@@ -171,6 +212,33 @@ fn replay(seed: u64, log: bool, smaller: bool, canary: Option<Canary>) -> ExitCo
     }
     println!("{program}\nseed {seed} fails in step {step}: {message}");
     ExitCode::FAILURE
+}
+
+fn run_regions(seeds: Range<u64>, how: &RunOptions) -> ExitCode {
+    let report = |seed: &u64, failure: &Failure| {
+        println!("seed {seed} of regions fails in round {}: {}", failure.step, failure.message);
+    };
+    let ended = region::run_seeds(seeds.clone(), how, report);
+    conclude(ended, &format!("seeds {}..{} of regions passed", seeds.start, seeds.end), |count| {
+        format!("{count} seeds failed; replay one with: tameike-sim regions --replay SEED")
+    })
+}
+
+fn replay_region(seed: u64, canary: Option<Canary>) -> ExitCode {
+    let program = region::draw(seed, canary);
+    let (outcome, lines) = traced(|| region::run(&program));
+    println!("{program}");
+    lines.iter().for_each(|line| println!("{line}"));
+    match outcome {
+        Ok(()) => {
+            println!("seed {seed} of regions passed");
+            ExitCode::SUCCESS
+        }
+        Err(Failure { step, message }) => {
+            println!("seed {seed} of regions fails in round {step}: {message}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn replay_countdown(number: &Number, canary: Option<Canary>) -> ExitCode {

@@ -243,6 +243,11 @@ impl FileLocks {
         done
     }
 
+    /// Forgets an owner after its last lock of a file has been released.
+    pub(crate) fn forget(&self, inode: InodeId, owner: u64) {
+        self.remove_handles(inode, owner, |owned| owned.handles.clear());
+    }
+
     /// Releases an owner's locks of a file after it has closed a descriptor.
     pub(crate) async fn closed(self: &Arc<Self>, inode: InodeId, owner: u64) {
         if self.remove_handles(inode, owner, |owned| owned.handles.clear()) {

@@ -34,11 +34,10 @@ impl Attachment {
         barrier: Arc<NodeBarrier>,
     ) -> Result<Arc<Self>> {
         let Some(owner) = memory.add_owner() else {
-            barrier.left(&memory, true);
-            return Err(Fault::new(
-                Errno::EMFILE,
-                "too many processes of this node have attached to the region",
-            ));
+            let why = "too many processes of this node have attached to the region";
+            let fault = Fault::new(Errno::EMFILE, why);
+            barrier.left(&memory, true, fault.clone());
+            return Err(fault);
         };
         let (userfault, detached) = Default::default();
         let locks = HeldLocks::new(&regions.parts);
@@ -108,17 +107,18 @@ impl Attachment {
     pub async fn lock(&self, number: u32) -> Result<bool> {
         let region = self.memory.file.inode;
         let owner = self.locks.take(&self.regions.parts, region, number).await?;
-        match self.memory.update().await {
-            Ok(failed) => {
-                self.locks.holds(number, owner);
-                Ok(failed)
+        let updated = self.memory.update().await;
+        if updated.is_ok() {
+            self.locks.holds(number, owner);
+            if !self.detached.load(Ordering::Acquire) {
+                return updated;
             }
-            Err(fault) => {
-                let released = self.locks.release(region, number, owner).await;
-                released.inspect_err(|fault| log::warn!("releasing a lock of region {region}: {fault}")).ok();
-                Err(fault)
-            }
+            // Its detach may have released the locks before it had this one.
+            self.locks.remove(number);
         }
+        // A failed release is logged.
+        let _ = self.locks.release(region, number, owner).await;
+        updated.and(Err(Fault::new(Errno::EBADF, "the process has detached from the region")))
     }
 
     /// Flushes, then releases a lock that this process holds.
@@ -148,14 +148,16 @@ impl Attachment {
         let home = memory.parts.cluster.unit_home(memory.file.layout, unit);
         let offset = (offset % UNIT_SIZE as u64) as u32;
         let request = Request::Unit(UnitRequest::FetchAdd { unit, offset, addend });
-        match memory.parts.call(home, request, None).await?.reply {
-            Reply::Unit(UnitReply::Previous(number)) => {
-                let page = page as u32;
-                let mut added = memory.added.lock();
-                added.unannounced.insert(page..page + 1);
-                added.stale.insert(page..page + 1);
-                Ok(number)
-            }
+        let answer = memory.parts.call(home, request, None).await;
+        {
+            // After an error too: the home may have added.
+            let page = page as u32;
+            let mut added = memory.added.lock();
+            added.unannounced.insert(page..page + 1);
+            added.stale.insert(page..page + 1);
+        }
+        match answer?.reply {
+            Reply::Unit(UnitReply::Previous(number)) => Ok(number),
             other => Err(unexpected_reply(&other)),
         }
     }
@@ -171,12 +173,11 @@ impl Attachment {
         // First, so that no claim of the process is in the way of the flush.
         let was_last = self.memory.remove_owner(self.owner);
         let published = self.memory.publish().await;
-        self.barrier.left(&self.memory, was_last);
+        // The coordinator notifies other nodes only.
+        self.barrier.left(&self.memory, was_last, ended(failed));
         let region = self.memory.file.inode;
         self.regions.remove_unused(region);
         let left = self.regions.parts.ask(region, RegionRequest::Detach { region, failed }).await;
-        // The coordinator notifies other nodes only.
-        self.barrier.fail(ended(failed));
         // Afterwards, so that the next owner of a lock learns that this one has failed.
         self.locks.release_all(region).await;
         match left {

@@ -28,40 +28,66 @@ pub(super) struct NodeBarrier {
 }
 
 struct State {
+    /// Number of the first barrier of the processes.
+    first: u64,
     /// Number of the next barrier.
     number: u64,
     /// Complete since the first release.
     members: Option<Members>,
     /// Memories of this node, each with the number of attached processes.
     memories: Vec<(Arc<Memory>, u32)>,
-    /// Processes of this node in the barrier, until all that have attached are.
+    /// Processes of this node in the barrier, before all that are attached have arrived.
     waiting: Vec<Waiting>,
-    /// Number of processes whose arrival is in flight. Others may attach and arrive meanwhile.
-    in_flight: u32,
-    /// Processes of this node that have arrived, with their flushed changes.
-    own: Vec<Own>,
-    /// Arrivals of children.
-    children: Vec<(Arrival, Resolver<Result<Release>>)>,
-    broken: Option<Fault>,
+    /// Processes of this node beyond that. Others may attach, and arrive later, before the first release.
+    arrived: u32,
+    /// Those of them that are not in flight to the parent yet.
+    own: Option<Own>,
+    /// Arrivals of children, at this barrier or the next one: a child may receive the first release earlier.
+    children: Vec<Child>,
+    /// The first barrier that fails, and its error. Earlier ones are complete.
+    broken: Option<(u64, Fault)>,
 }
 
-/// Ends the wait of a process.
 type Waiting = Resolver<Result<()>>;
+type Child = (Arrival, Resolver<Result<Release>>);
 
+/// Processes of this node that have arrived together, with the changes of their memories.
 struct Own {
-    waiting: Vec<Waiting>,
     changes: Vec<NodeChanges>,
     flushed: Result<()>,
+    waiting: Vec<Waiting>,
 }
 
 /// Everything that one arrival answers.
 struct Round {
     arrival: Arrival,
     to: Option<NodeId>,
-    waiting: Vec<Waiting>,
-    flushed: Result<()>,
+    own: Own,
     children: Vec<Resolver<Result<Release>>>,
     memories: Vec<Arc<Memory>>,
+}
+
+impl Own {
+    fn fail(self, fault: &Fault) {
+        self.waiting.into_iter().for_each(|process| process.resolve(Err(fault.clone())));
+    }
+}
+
+impl State {
+    /// The error of the current barrier.
+    fn broken(&self) -> Option<&Fault> {
+        self.broken.as_ref().filter(|(from, _)| self.number >= *from).map(|(_, fault)| fault)
+    }
+
+    /// Checks an arrival of a child at the current barrier.
+    fn check_child(&self, arrival: &Arrival) -> Result<()> {
+        let version = self.members.as_ref().map(|members| members.version);
+        if version == Some(arrival.version) && self.number == arrival.barrier {
+            return Ok(());
+        }
+        let why = format!("an arrival at barrier {} came at barrier {}", arrival.barrier, self.number);
+        Err(Fault::new(Errno::ESTALE, why))
+    }
 }
 
 /// The parent of a node in the barrier tree, `None` for the coordinator, and the number of its children.
@@ -77,8 +103,9 @@ fn place(members: &Members, node: NodeId) -> (Option<NodeId>, usize) {
 
 impl NodeBarrier {
     pub fn new(parts: Arc<Parts>, region: InodeId, number: u64) -> Arc<Self> {
-        let (members, memories, waiting, in_flight, own, children, broken) = Default::default();
-        let state = State { number, members, memories, waiting, in_flight, own, children, broken };
+        let (members, memories, waiting, arrived, own, children, broken) = Default::default();
+        let first = number;
+        let state = State { first, number, members, memories, waiting, arrived, own, children, broken };
         Arc::new(Self { parts, region, state: Mutex::new(state) })
     }
 
@@ -91,15 +118,19 @@ impl NodeBarrier {
         }
     }
 
-    /// A process has detached; `was_last` of its memory.
-    pub fn left(&self, memory: &Arc<Memory>, was_last: bool) {
-        let mut state = self.state.lock();
-        if let Some((_, count)) = state.memories.iter_mut().find(|(known, _)| Arc::ptr_eq(known, memory)) {
-            *count = count.saturating_sub(1);
+    /// A process has detached; `was_last` of its memory. Barriers fail for the others, and for nodes below this one.
+    pub fn left(&self, memory: &Arc<Memory>, was_last: bool, fault: Fault) {
+        {
+            let mut state = self.state.lock();
+            let known = state.memories.iter_mut().find(|(known, _)| Arc::ptr_eq(known, memory));
+            if let Some((_, count)) = known {
+                *count = count.saturating_sub(1);
+            }
+            if was_last {
+                state.memories.retain(|(known, count)| *count > 0 || !Arc::ptr_eq(known, memory));
+            }
         }
-        if was_last {
-            state.memories.retain(|(known, count)| *count > 0 || !Arc::ptr_eq(known, memory));
-        }
+        self.fail(None, fault);
     }
 
     /// Returns true if no process of this node is attached.
@@ -110,51 +141,56 @@ impl NodeBarrier {
     /// A process of this node calls the barrier.
     pub async fn wait(self: &Arc<Self>) -> Result<()> {
         let (resolver, released) = promise();
-        let arriving = {
-            let mut state = self.state.lock();
-            if let Some(broken) = &state.broken {
+        let complete = {
+            let state = &mut *self.state.lock();
+            if let Some(broken) = state.broken() {
                 return Err(broken.clone());
             }
             state.waiting.push(resolver);
             let attached: u32 = state.memories.iter().map(|(_, count)| count).sum();
-            let waiting = state.waiting.len() as u32;
-            (waiting + state.in_flight == attached).then(|| {
-                state.in_flight += waiting;
-                (state.memories.clone(), std::mem::take(&mut state.waiting))
+            (state.arrived + state.waiting.len() as u32 == attached).then(|| {
+                let waiting = std::mem::take(&mut state.waiting);
+                state.arrived += waiting.len() as u32;
+                (waiting, state.memories.iter().map(|(memory, _)| memory.clone()).collect())
             })
         };
-        if let Some((memories, waiting)) = arriving {
+        if let Some((waiting, memories)) = complete {
             let barrier = self.clone();
-            self.parts.runtime.spawn(async move { barrier.arrive(memories, waiting).await });
+            self.parts.runtime.spawn(async move { barrier.arrive(waiting, memories).await });
         }
         released.await
     }
 
-    /// All processes of this node have arrived, `waiting` as the last ones.
-    async fn arrive(self: Arc<Self>, memories: Vec<(Arc<Memory>, u32)>, waiting: Vec<Waiting>) {
-        let mut own = Own { waiting, changes: Vec::new(), flushed: Ok(()) };
-        for (memory, _) in memories {
+    /// All attached processes of this node have arrived.
+    async fn arrive(self: Arc<Self>, waiting: Vec<Waiting>, memories: Vec<Arc<Memory>>) {
+        let mut arrived = Own { changes: Vec::new(), flushed: Ok(()), waiting };
+        for memory in memories {
             memory.control().count(Counter::Barriers, 1);
             let (pages, flushed) = memory.flush().await;
             if !pages.is_empty() {
-                own.changes.push(NodeChanges { writer: memory.writer, pages });
+                arrived.changes.push(NodeChanges { writer: memory.writer, pages });
             }
-            own.flushed = own.flushed.and(flushed);
+            arrived.flushed = arrived.flushed.and(flushed);
         }
         let broken = {
-            let mut state = self.state.lock();
-            match &state.broken {
-                Some(broken) => Some((broken.clone(), own)),
-                None => {
-                    state.own.push(own);
-                    None
+            let state = &mut *self.state.lock();
+            let broken = state.broken().cloned();
+            match (&broken, &mut state.own) {
+                (Some(_), _) => {}
+                (None, Some(own)) => {
+                    own.changes.append(&mut arrived.changes);
+                    own.waiting.append(&mut arrived.waiting);
+                    own.flushed = own.flushed.clone().and(arrived.flushed.clone());
+                }
+                (None, own @ None) => {
+                    let nothing = Own { changes: Vec::new(), flushed: Ok(()), waiting: Vec::new() };
+                    *own = Some(std::mem::replace(&mut arrived, nothing));
                 }
             }
+            broken
         };
         match broken {
-            Some((broken, own)) => {
-                own.waiting.into_iter().for_each(|process| process.resolve(Err(broken.clone())))
-            }
+            Some(fault) => arrived.fail(&fault),
             None => self.forward().await,
         }
     }
@@ -164,14 +200,11 @@ impl NodeBarrier {
         let (resolver, released) = promise();
         {
             let mut state = self.state.lock();
-            if let Some(broken) = &state.broken {
+            if let Some(broken) = state.broken() {
                 return Err(broken.clone());
             }
-            let version = state.members.as_ref().map(|members| members.version);
-            if version != Some(arrival.version) || state.number != arrival.barrier {
-                let why =
-                    format!("an arrival at barrier {} came at barrier {}", arrival.barrier, state.number);
-                return Err(Fault::new(Errno::ESTALE, why));
+            if arrival.barrier != state.number + 1 {
+                state.check_child(&arrival)?;
             }
             state.children.push((arrival, resolver));
         }
@@ -186,49 +219,36 @@ impl NodeBarrier {
         match self.send(&round).await {
             Ok(release) => self.release(round, release).await,
             Err(fault) => {
-                for change in &round.arrival.changes {
-                    let own = round.memories.iter().find(|memory| memory.writer == change.writer);
-                    if let Some(memory) = own {
-                        // For the next flush or update of the processes that are left.
-                        memory.syncing.lock().await.insert_all(&change.pages);
-                    }
-                }
-                self.fail(fault.clone());
-                round.waiting.into_iter().for_each(|process| process.resolve(Err(fault.clone())));
+                self.fail(None, fault.clone());
+                round.own.fail(&fault);
                 round.children.into_iter().for_each(|child| child.resolve(Err(fault.clone())));
             }
         }
     }
 
     fn complete_round(&self) -> Option<Round> {
-        let mut state = self.state.lock();
+        let state = &mut *self.state.lock();
         let members = state.members.as_ref();
         let (to, children) = members.map_or((None, 0), |members| place(members, self.parts.rpc.local()));
         let version = members.map_or(0, |members| members.version);
-        if state.children.len() < children {
+        let number = state.number;
+        let is_current = |(arrival, _): &Child| arrival.barrier == number;
+        if state.children.iter().filter(|child| is_current(child)).count() < children {
             return None;
         }
-        if state.own.is_empty() {
-            return None;
-        }
-        let (mut waiting, mut changes, mut flushed) = (Vec::new(), Vec::new(), Ok(()));
-        for own in std::mem::take(&mut state.own) {
-            waiting.extend(own.waiting);
-            changes.extend(own.changes);
-            flushed = flushed.and(own.flushed);
-        }
-        let children = std::mem::take(&mut state.children);
-        let mut processes = waiting.len() as u32;
-        let mut resolvers = Vec::with_capacity(children.len());
-        for (arrival, resolver) in children {
+        let mut own = state.own.take()?;
+        let mut changes = std::mem::take(&mut own.changes);
+        let mut processes = own.waiting.len() as u32;
+        let mut resolvers = Vec::with_capacity(children);
+        for (arrival, resolver) in state.children.extract_if(.., |child| is_current(child)) {
             processes += arrival.processes;
             changes.extend(arrival.changes);
             resolvers.push(resolver);
         }
         coarsen(&mut changes, PAGE_RANGES_MAX);
-        let arrival = Arrival { region: self.region, barrier: state.number, processes, changes, version };
+        let arrival = Arrival { region: self.region, barrier: number, processes, changes, version };
         let memories = state.memories.iter().map(|(memory, _)| memory.clone()).collect();
-        Some(Round { arrival, to, waiting, flushed, children: resolvers, memories })
+        Some(Round { arrival, to, own, children: resolvers, memories })
     }
 
     async fn send(&self, round: &Round) -> Result<Release> {
@@ -243,36 +263,68 @@ impl NodeBarrier {
         match self.parts.call(parent, request, None).await?.reply {
             Reply::Client(ClientReply::Released(release)) => Ok(release),
             Reply::Client(ClientReply::Failed(fault)) => Err(fault),
+            Reply::Client(ClientReply::Redirected) => {
+                let why = format!("the processes of {parent} have detached from the region");
+                Err(Fault::new(Errno::EPIPE, why))
+            }
             other => Err(unexpected_reply(&other)),
         }
     }
 
-    async fn release(&self, round: Round, release: Release) {
-        {
-            let mut state = self.state.lock();
-            state.number = release.barrier;
-            state.members = Some(release.members.clone());
-            state.in_flight = state.in_flight.saturating_sub(round.waiting.len() as u32);
-        }
+    async fn release(self: &Arc<Self>, round: Round, release: Release) {
+        let refused = self.advance(&release);
+        refused.into_iter().for_each(|(child, fault)| child.resolve(Err(fault)));
         round.children.into_iter().for_each(|child| child.resolve(Ok(release.clone())));
-        let mut result = round.flushed;
+        let mut result = round.own.flushed;
         for memory in round.memories {
             result = result.and(memory.apply(&release.changes, release.sequence).await);
         }
-        round.waiting.into_iter().for_each(|process| process.resolve(result.clone()));
+        round.own.waiting.into_iter().for_each(|process| process.resolve(result.clone()));
     }
 
-    /// Barriers fail from now on.
-    pub fn fail(&self, fault: Fault) {
-        let (waiting, children) = {
-            let mut state = self.state.lock();
-            state.broken.get_or_insert_with(|| fault.clone());
-            let arrived = std::mem::take(&mut state.own).into_iter().flat_map(|own| own.waiting);
-            let mut waiting: Vec<_> = arrived.collect();
-            waiting.append(&mut state.waiting);
-            (waiting, std::mem::take(&mut state.children))
+    /// Goes on to the next barrier. Returns the children with early arrivals that are refused.
+    fn advance(&self, release: &Release) -> Vec<(Resolver<Result<Release>>, Fault)> {
+        let state = &mut *self.state.lock();
+        // The processes may have arrived one after the other, with one release for each.
+        if release.barrier <= state.number {
+            return Vec::new();
+        }
+        (state.number, state.arrived) = (release.barrier, 0);
+        // All nodes get them with the release. No process of this node has gone on yet.
+        state.memories.iter().for_each(|(memory, _)| memory.added.lock().arriving.clear());
+        state.members = Some(release.members.clone());
+        let early = std::mem::take(&mut state.children);
+        let mut refused = Vec::new();
+        for (arrival, child) in early {
+            match state.broken().cloned().map_or_else(|| state.check_child(&arrival), Err) {
+                Ok(()) => state.children.push((arrival, child)),
+                Err(fault) => refused.push((child, fault)),
+            }
+        }
+        refused
+    }
+
+    /// Barriers from number `from` on fail, or from the current one.
+    pub fn fail(&self, from: Option<u64>, fault: Fault) {
+        let (waiting, own, children) = {
+            let state = &mut *self.state.lock();
+            let from = from.unwrap_or(state.number);
+            // A late message about earlier processes of the region.
+            if from < state.first {
+                return;
+            }
+            if state.broken.as_ref().is_none_or(|(known, _)| from < *known) {
+                state.broken = Some((from, fault.clone()));
+            }
+            if state.number < from {
+                return;
+            }
+            (std::mem::take(&mut state.waiting), state.own.take(), std::mem::take(&mut state.children))
         };
         waiting.into_iter().for_each(|process| process.resolve(Err(fault.clone())));
+        if let Some(own) = own {
+            own.fail(&fault);
+        }
         children.into_iter().for_each(|(_, child)| child.resolve(Err(fault.clone())));
     }
 }

@@ -46,7 +46,9 @@ impl Memory {
     pub async fn flush(self: &Arc<Self>) -> (RangeSet, Result<()>) {
         let mut unannounced = self.syncing.lock().await;
         let result = self.send_changes(&mut unannounced).await;
-        (std::mem::take(&mut unannounced), result)
+        let pages = std::mem::take(&mut *unannounced);
+        self.added.lock().arriving.insert_all(&pages);
+        (pages, result)
     }
 
     /// Sends changes to the homes, and announces them to the coordinator.
@@ -54,6 +56,7 @@ impl Memory {
         // Held until the announcement: a second flush, which finds nothing to send, must not return before it.
         let mut unannounced = self.syncing.lock().await;
         let result = self.send_changes(&mut unannounced).await;
+        unannounced.insert_all(&std::mem::take(&mut self.added.lock().arriving));
         if !unannounced.is_empty() {
             let (region, memory, pages) = (self.file.inode, self.writer.memory, unannounced.clone());
             match self.parts.ask(region, RegionRequest::Publish { region, memory, pages }).await? {

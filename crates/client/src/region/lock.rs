@@ -44,8 +44,8 @@ impl HeldLocks {
             kind: LockKind::Exclusive,
             pid: 0,
         };
-        self.locks.take(region, self.handle, lock, (self.locks.ticket(), true)).await?;
-        Ok(owner)
+        let taken = self.locks.take(region, self.handle, lock, (self.locks.ticket(), true)).await;
+        taken.inspect_err(|_| self.locks.forget(region, owner)).map(|()| owner)
     }
 
     /// The process holds a lock from now on.
@@ -60,7 +60,9 @@ impl HeldLocks {
 
     /// Releases a lock.
     pub async fn release(&self, region: InodeId, number: u32, owner: u64) -> Result<()> {
-        self.locks.unlock(region, owner, range(number)).await
+        let unlocked = self.locks.unlock(region, owner, range(number)).await;
+        self.locks.forget(region, owner);
+        unlocked.inspect_err(|fault| log::warn!("releasing lock {number} of region {region}: {fault}"))
     }
 
     /// Releases all locks.

@@ -39,7 +39,7 @@ pub(super) struct Memory {
     pub epoch: RwLock<u64>,
     /// Held by a flush or update: twins change only then. Pages whose changes are at their homes and not announced yet.
     pub syncing: async_lock::Mutex<RangeSet>,
-    /// Pages with numbers that processes of this memory have changed at their home.
+    /// Pages that were changed at their homes, apart from those in `syncing`.
     pub added: Mutex<AddedPages>,
     streams: Mutex<[Stream; STREAMS]>,
     owners: Mutex<BTreeSet<u16>>,
@@ -50,6 +50,9 @@ pub(super) struct Memory {
 pub(super) struct AddedPages {
     /// To be announced to others.
     pub unannounced: RangeSet,
+    /// To be announced by a barrier that has not ended, or else by the next flush: other processes of this memory may flush before
+    /// it ends.
+    pub arriving: RangeSet,
     /// To be updated here.
     pub stale: RangeSet,
 }

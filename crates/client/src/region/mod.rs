@@ -36,7 +36,7 @@ use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result};
 use tameike_dsm::memory::RegionMemory;
-use tameike_fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, PeerEvent, Rpc};
 use tameike_io::{Payload, Runtime};
 
 /// Bit of the numbers of owners and handles of locks, and first byte of their ranges: behind the largest file, so that locks of regions
@@ -77,10 +77,43 @@ struct NodeRegion {
     last_memory: u32,
 }
 
+#[derive(Default)]
+struct Table {
+    regions: BTreeMap<InodeId, NodeRegion>,
+    /// Regions to which processes are attaching.
+    attaching: BTreeMap<InodeId, Attaching>,
+}
+
+/// Processes that the coordinator may have attached to a region already.
+#[derive(Default)]
+struct Attaching {
+    count: u32,
+    /// The last barrier from which on barriers fail, and whether a process has ended without detaching.
+    broken: Option<(u64, bool)>,
+}
+
+/// A process that attaches to a region, until it is dropped.
+struct AttachingProcess<'a> {
+    regions: &'a Regions,
+    region: InodeId,
+}
+
 /// The regions of a node.
 pub struct Regions {
     parts: Arc<Parts>,
-    regions: Mutex<BTreeMap<InodeId, NodeRegion>>,
+    table: Mutex<Table>,
+}
+
+impl Drop for AttachingProcess<'_> {
+    fn drop(&mut self) {
+        let mut table = self.regions.table.lock();
+        if let Some(attaching) = table.attaching.get_mut(&self.region) {
+            attaching.count -= 1;
+            if attaching.count == 0 {
+                table.attaching.remove(&self.region);
+            }
+        }
+    }
 }
 
 /// The error of barriers after a process has detached, or has ended without.
@@ -121,7 +154,7 @@ impl Regions {
         locks: Arc<FileLocks>,
     ) -> Arc<Self> {
         let parts = Arc::new(Parts { runtime, cluster, rpc, engine, locks, last_number: AtomicU64::new(0) });
-        Arc::new(Self { parts, regions: Mutex::default() })
+        Arc::new(Self { parts, table: Mutex::default() })
     }
 
     /// Attaches a process of this node to a region in which `processes` take part. `alone` gives it memory of its own.
@@ -136,6 +169,7 @@ impl Regions {
         alone: bool,
     ) -> Result<Arc<Attachment>> {
         let region = file.inode;
+        let _attaching = self.begin_attach(region);
         let attached = self.parts.ask(region, RegionRequest::Attach { region, processes }).await?;
         let RegionReply::Attached { barrier: number, sequence, members: _ } = attached else {
             return Err(unexpected_reply(&attached));
@@ -149,13 +183,18 @@ impl Regions {
         joined
     }
 
+    fn begin_attach(&self, region: InodeId) -> AttachingProcess<'_> {
+        self.table.lock().attaching.entry(region).or_default().count += 1;
+        AttachingProcess { regions: self, region }
+    }
+
     fn join(
         self: &Arc<Self>,
         file: RegionFile,
         alone: bool,
         (number, sequence): (u64, u64),
     ) -> Result<Arc<Attachment>> {
-        let mut regions = self.regions.lock();
+        let Table { regions, attaching } = &mut *self.table.lock();
         let region = regions.entry(file.inode).or_insert_with(|| NodeRegion {
             file,
             shared: Weak::new(),
@@ -186,19 +225,27 @@ impl Regions {
             }
         };
         region.barrier.joined(&memory);
+        if let Some((barrier, failed)) = attaching.get(&file.inode).and_then(|attaching| attaching.broken) {
+            region.barrier.fail(Some(barrier), ended(failed));
+        }
         Attachment::new(self.clone(), memory, region.barrier.clone())
+    }
+
+    /// Number of regions to which processes of this node are attached.
+    pub fn count(&self) -> usize {
+        self.table.lock().regions.len()
     }
 
     /// Removes a region to which no process of this node is attached any more.
     fn remove_unused(&self, region: InodeId) {
-        let mut regions = self.regions.lock();
+        let regions = &mut self.table.lock().regions;
         if regions.get(&region).is_some_and(|region| region.barrier.is_unused()) {
             regions.remove(&region);
         }
     }
 
     fn barrier_of(&self, region: InodeId) -> Option<Arc<NodeBarrier>> {
-        self.regions.lock().get(&region).map(|region| region.barrier.clone())
+        self.table.lock().regions.get(&region).map(|region| region.barrier.clone())
     }
 
     /// Serves the arrival of another node, which is below this one in the barrier tree. The reply is the release.
@@ -212,10 +259,29 @@ impl Regions {
         }
     }
 
-    /// A process of the region has detached, or `failed`: it has ended, or its node. Barriers fail from now on.
-    pub fn broken(&self, region: InodeId, failed: bool) {
-        if let Some(barrier) = self.barrier_of(region) {
-            barrier.fail(ended(failed));
+    /// A process of the region has detached, or `failed`: it has ended, or its node. Barriers fail from number `barrier` on.
+    pub fn broken(&self, region: InodeId, barrier: u64, failed: bool) {
+        if let Some(attaching) = self.table.lock().attaching.get_mut(&region) {
+            attaching.broken = attaching.broken.max(Some((barrier, failed)));
+        }
+        if let Some(node) = self.barrier_of(region) {
+            node.fail(Some(barrier), ended(failed));
+        }
+    }
+
+    /// Another node has failed, is unreachable, or has come up: without the coordinator of a region, its barriers fail. They may wait
+    /// for other nodes, which only the coordinator could report as failed.
+    pub fn peer(&self, node: NodeId, event: PeerEvent) {
+        if event == PeerEvent::Up {
+            return;
+        }
+        let of_region = |(inode, region): (&InodeId, &NodeRegion)| {
+            (self.parts.cluster.inode_home(*inode) == node).then(|| region.barrier.clone())
+        };
+        let barriers: Vec<_> = self.table.lock().regions.iter().filter_map(of_region).collect();
+        for barrier in barriers {
+            let why = format!("{node}, the coordinator of the region, has failed or is unreachable");
+            barrier.fail(None, Fault::new(Errno::EHOSTDOWN, why));
         }
     }
 }

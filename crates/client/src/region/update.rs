@@ -16,16 +16,16 @@ use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
 use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
-/// Pause before another look at pages whose twins are being made.
-const BUSY_PAUSE: Duration = Duration::from_micros(50);
+/// Pause before another look at pages that processes have claimed.
+const CLAIM_PAUSE: Duration = Duration::from_micros(20);
 
-/// Pages that cannot be dropped.
+/// Pages that an update cannot drop.
 #[derive(Default)]
 struct Sorted {
-    /// Runs of pages to merge, each of one unit.
+    /// Runs of written pages, each of one unit.
     written: Vec<Range<u32>>,
-    /// Pages whose twins are being made.
-    busy: RangeSet,
+    /// Pages of which a process makes the twin.
+    claimed: RangeSet,
 }
 
 impl Sorted {
@@ -61,22 +61,33 @@ impl Memory {
             }
         };
         let _only = self.syncing.lock().await;
-        pages.insert_all(&std::mem::take(&mut self.added.lock().stale));
-        while !pages.is_empty() {
-            let Sorted { written, busy } = self.drop_valid(&pages)?;
+        let stale = std::mem::take(&mut self.added.lock().stale);
+        pages.insert_all(&stale);
+        let applied = self.bring_up_to_date(pages).await;
+        match &applied {
+            Ok(()) => self.updated(sequence),
+            // The coordinator does not list them for this memory.
+            Err(_) => self.added.lock().stale.insert_all(&stale),
+        }
+        applied
+    }
+
+    async fn bring_up_to_date(&self, mut pages: RangeSet) -> Result<()> {
+        loop {
+            let Sorted { written, claimed } = self.drop_valid(&pages)?;
             for unit_pages in written {
                 self.merge(unit_pages).await?;
             }
-            if !busy.is_empty() {
-                self.parts.runtime.sleep(BUSY_PAUSE).await;
+            if claimed.is_empty() {
+                return Ok(());
             }
-            pages = busy;
+            // A process is making twins. It may be stopped, or have been killed.
+            self.parts.runtime.sleep(CLAIM_PAUSE).await;
+            pages = claimed;
         }
-        self.updated(sequence);
-        Ok(())
     }
 
-    /// Drops the valid pages of a set, and sorts the others.
+    /// Drops the valid pages of a set, and returns the others that are not absent.
     fn drop_valid(&self, pages: &RangeSet) -> Result<Sorted> {
         let mut epoch = self.epoch.write();
         *epoch += 1;
@@ -86,6 +97,7 @@ impl Memory {
             let word = control.load(page);
             match word.state() {
                 PageState::Absent => {}
+                PageState::Written | PageState::Opening => sorted.add_written(page),
                 PageState::Valid if control.replace(page, word, word.dropped()) => {
                     if dropped.end != page {
                         self.punch(&dropped)?;
@@ -93,8 +105,7 @@ impl Memory {
                     }
                     dropped.end = page + 1;
                 }
-                PageState::Valid | PageState::Claimed => sorted.busy.insert(page..page + 1),
-                PageState::Written | PageState::Opening => sorted.add_written(page),
+                PageState::Valid | PageState::Claimed => sorted.claimed.insert(page..page + 1),
             }
         }
         self.punch(&dropped)?;

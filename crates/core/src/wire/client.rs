@@ -58,6 +58,8 @@ pub enum ClientRequest {
     RegionBroken {
         /// The region.
         region: InodeId,
+        /// The coordinator's number of the first barrier that fails. Earlier ones are complete, even if their releases arrive later.
+        barrier: u64,
         /// Whether the process or the node has ended without detaching.
         failed: bool,
     },

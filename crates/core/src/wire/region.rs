@@ -174,7 +174,7 @@ pub enum RegionReply {
     Done,
     /// Reply to [`RegionRequest::Attach`].
     Attached {
-        /// Number of the next barrier.
+        /// Number of the next barrier: larger than those of all barriers before the processes of the region attached.
         barrier: u64,
         /// Sequence number of the last change.
         sequence: u64,

@@ -105,10 +105,17 @@ impl MetaService {
     }
 
     pub(super) async fn spill(&self, inode: InodeId) -> Result<MetaReply> {
+        Ok(MetaReply::Node(Node::of(self.move_to_units(inode).await?)))
+    }
+
+    /// Moves inline content to a unit, so that other services can change it there.
+    ///
+    /// # Errors
+    /// `ENOENT` if the file was removed; `EINVAL` if it is no regular file; `EHOSTDOWN`, `ENOSPC`.
+    pub async fn move_to_units(&self, inode: InodeId) -> Result<Attr> {
         self.check_inode(inode)?;
         let _guard = self.contents.hold(inode).await;
-        let attr = self.spill_locked(inode).await?;
-        Ok(MetaReply::Node(Node::of(attr)))
+        self.spill_locked(inode).await
     }
 
     async fn spill_locked(&self, inode: InodeId) -> Result<Attr> {

@@ -41,30 +41,38 @@ pub struct RegionParts {
 
 /// Ends the wait of an arrival with its reply.
 type Wake = Resolver<Result<RegionReply>>;
-type Regions = BTreeMap<InodeId, Region<Wake>>;
+
+#[derive(Default)]
+struct State {
+    regions: BTreeMap<InodeId, Region<Wake>>,
+    /// Number of the first barrier of the next region. No barrier of a region that has ended had it, so that no late message of such a
+    /// barrier counts for a new region.
+    barrier: u64,
+}
 
 /// The coordinator of the regions with their home on one node.
 pub struct RegionService {
     parts: RegionParts,
-    regions: Mutex<Regions>,
+    state: Mutex<State>,
 }
 
 impl RegionService {
     /// Creates the service of one node, without regions.
     pub fn new(parts: RegionParts) -> Arc<Self> {
-        Arc::new(Self { parts, regions: Mutex::default() })
+        Arc::new(Self { parts, state: Mutex::default() })
     }
 
     /// Serves a request of `from`. An arrival returns at the end of the barrier.
     ///
     /// # Errors
     /// - `EINVAL` for an invalid request, or if `from` has no attached process; `EBUSY` if all processes have attached.
+    /// - Those of [`MetaService::move_to_units`], for the first process.
     /// - `ESTALE` for an arrival at another barrier than the current one.
     /// - `EPIPE` if a process has detached, `EOWNERDEAD` if one has ended without detaching.
     /// - `EPROTO` if this node is not the coordinator.
     pub async fn serve(&self, from: NodeId, request: RegionRequest) -> Result<RegionReply> {
         match request {
-            RegionRequest::Attach { region, processes } => self.attach(from, region, processes),
+            RegionRequest::Attach { region, processes } => self.attach(from, region, processes).await,
             RegionRequest::Detach { region, failed } => {
                 self.check(region)?;
                 self.end(region, from, if failed { End::Failed } else { End::Detached })?;
@@ -87,9 +95,14 @@ impl RegionService {
         }
     }
 
+    /// Number of regions with attached processes.
+    pub fn count(&self) -> usize {
+        self.state.lock().regions.len()
+    }
+
     /// Ends all processes of a failed node.
     pub fn peer_failed(&self, node: NodeId) {
-        let regions: Vec<InodeId> = self.regions.lock().keys().copied().collect();
+        let regions: Vec<InodeId> = self.state.lock().regions.keys().copied().collect();
         for region in regions {
             // An error: the node has no process in this region.
             let _ = self.end(region, node, End::NodeFailed);
@@ -117,17 +130,22 @@ impl RegionService {
         work: impl FnOnce(&mut Region<Wake>) -> Result<T>,
     ) -> Result<T> {
         self.check(region)?;
-        let mut regions = self.regions.lock();
-        work(regions.get_mut(&region).ok_or_else(|| not_attached(region, from))?)
+        let mut state = self.state.lock();
+        work(state.regions.get_mut(&region).ok_or_else(|| not_attached(region, from))?)
     }
 
-    fn attach(&self, from: NodeId, inode: InodeId, processes: u32) -> Result<RegionReply> {
+    async fn attach(&self, from: NodeId, inode: InodeId, processes: u32) -> Result<RegionReply> {
         self.check(inode)?;
-        let mut regions = self.regions.lock();
+        match self.parts.meta.move_to_units(inode).await {
+            // A removed file can still be shared.
+            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+            _ => {}
+        }
+        let State { regions, barrier } = &mut *self.state.lock();
         let mut new = None;
         let region = match regions.get_mut(&inode) {
             Some(region) => region,
-            None => new.insert(Region::new(inode, processes)?),
+            None => new.insert(Region::new(inode, processes, *barrier)?),
         };
         region.attach(from, processes)?;
         let (barrier, sequence, members) = (region.barrier(), region.sequence(), region.members().clone());
@@ -139,29 +157,30 @@ impl RegionService {
 
     fn end(&self, inode: InodeId, node: NodeId, end: End) -> Result<()> {
         let broken = {
-            let mut regions = self.regions.lock();
+            let State { regions, barrier } = &mut *self.state.lock();
             let region = regions.get_mut(&inode).ok_or_else(|| not_attached(inode, node))?;
             let broken = region.end(node, end)?;
             if region.is_unused() {
+                *barrier = (*barrier).max(region.barrier() + 1);
                 regions.remove(&inode);
             }
             broken
         };
-        if let Some(Broken { waiting, fault, others }) = broken {
+        if let Some(Broken { waiting, fault, barrier, others }) = broken {
             log::debug!("{fault}");
             let failed = fault.errno == Errno::EOWNERDEAD;
             waiting.into_iter().for_each(|wake| wake.resolve(Err(fault.clone())));
-            self.notify(inode, failed, others);
+            self.notify(inode, (barrier, failed), others);
         }
         Ok(())
     }
 
-    /// Notifies nodes that the barriers of a region fail.
-    fn notify(&self, region: InodeId, failed: bool, nodes: Vec<NodeId>) {
+    /// Notifies nodes that the barriers of a region fail from number `barrier` on.
+    fn notify(&self, region: InodeId, (barrier, failed): (u64, bool), nodes: Vec<NodeId>) {
         let Some(rpc) = self.parts.rpc.upgrade().filter(|_| !nodes.is_empty()) else { return };
         self.parts.runtime.spawn(async move {
             let calls = nodes.into_iter().map(|node| {
-                let request = Request::Client(ClientRequest::RegionBroken { region, failed });
+                let request = Request::Client(ClientRequest::RegionBroken { region, barrier, failed });
                 let call = rpc.call(node, request, None, None);
                 async move {
                     // The node fails as well, or will get the error from its next request.
@@ -212,7 +231,7 @@ fn not_attached(region: InodeId, node: NodeId) -> Fault {
     Fault::new(Errno::EINVAL, format!("region {region}: no process of {node} is attached"))
 }
 
-/// Raises the generation of a file, unless it was removed, or has inline content and therefore no units.
+/// Raises the generation of a file, unless it was removed, or truncated and therefore has no units any more.
 async fn raise_generation(meta: &MetaService, inode: InodeId) -> Result<()> {
     match meta.content_changed(inode).await {
         Err(fault) if [Errno::ENOENT, Errno::EINVAL].contains(&fault.errno) => Ok(()),

@@ -16,6 +16,8 @@ pub(super) struct Region<W> {
     members: Members,
     /// Error of barriers since a process has ended.
     broken: Option<Fault>,
+    /// A process has ended without detaching.
+    failed: bool,
     /// Number of the next barrier.
     barrier: u64,
     arrived: u32,
@@ -40,6 +42,8 @@ pub(super) struct Broken<W> {
     pub(super) waiting: Vec<W>,
     /// Their error.
     pub(super) fault: Fault,
+    /// The first barrier that fails.
+    pub(super) barrier: u64,
     /// The other members.
     pub(super) others: Vec<NodeId>,
 }
@@ -62,11 +66,11 @@ fn check_pages<'a>(mut pages: impl Iterator<Item = &'a RangeSet>) -> Result<()> 
 }
 
 impl<W> Region<W> {
-    /// A region without processes yet.
+    /// A region without processes yet. `barrier` is the number of its first barrier.
     ///
     /// # Errors
     /// `EINVAL` if no process takes part in it.
-    pub(super) fn new(inode: InodeId, processes: u32) -> Result<Self> {
+    pub(super) fn new(inode: InodeId, processes: u32, barrier: u64) -> Result<Self> {
         if processes == 0 {
             let problem = format!("region {inode}: at least one process must take part");
             return Err(Fault::new(Errno::EINVAL, problem));
@@ -77,7 +81,8 @@ impl<W> Region<W> {
             attached: BTreeMap::new(),
             members: Members { version: 0, nodes: RangeSet::new() },
             broken: None,
-            barrier: 0,
+            failed: false,
+            barrier,
             arrived: 0,
             waiting: Vec::new(),
             log: ChangeLog::default(),
@@ -141,6 +146,7 @@ impl<W> Region<W> {
             self.members.nodes.remove(node.0..node.0 + 1);
             self.members.version += 1;
         }
+        self.failed |= end != End::Detached;
         if self.broken.is_some() {
             return Ok(None);
         }
@@ -156,7 +162,8 @@ impl<W> Region<W> {
         };
         self.broken = Some(fault.clone());
         let others = self.attached.keys().copied().filter(|&other| other != node).collect();
-        Ok(Some(Broken { waiting: std::mem::take(&mut self.waiting), fault, others }))
+        let waiting = std::mem::take(&mut self.waiting);
+        Ok(Some(Broken { waiting, fault, barrier: self.barrier, others }))
     }
 
     pub(super) fn check_member(&self, node: NodeId) -> Result<()> {
@@ -175,7 +182,7 @@ impl<W> Region<W> {
 
     /// Whether a process has ended without detaching.
     pub(super) fn has_failed(&self) -> bool {
-        self.broken.as_ref().is_some_and(|fault| fault.errno == Errno::EOWNERDEAD)
+        self.failed
     }
 
     pub(super) fn changes_after(&self, sequence: u64) -> Changes {

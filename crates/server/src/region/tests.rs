@@ -14,8 +14,8 @@ use tameike_core::wire::region::{Changes, Members, NodeChanges, PAGE_RANGES_MAX,
 use tameike_fabric::Answer;
 use tameike_io::{Frame, Payload};
 
-/// Records notifications. Node 3 cannot be reached.
-struct Notified(Mutex<Vec<NodeId>>);
+/// Records notifications, with the barrier from which on all fail. Node 3 cannot be reached.
+struct Notified(Mutex<Vec<(NodeId, u64)>>);
 
 impl Rpc for Notified {
     fn local(&self) -> NodeId {
@@ -29,8 +29,10 @@ impl Rpc for Notified {
         _: Option<Payload>,
         _: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
-        assert!(matches!(request, Request::Client(ClientRequest::RegionBroken { .. })), "{request:?}");
-        self.0.lock().push(to);
+        let Request::Client(ClientRequest::RegionBroken { barrier, .. }) = request else {
+            panic!("{request:?}");
+        };
+        self.0.lock().push((to, barrier));
         let reply = Answer { reply: Reply::Client(ClientReply::Done), payload: None };
         ready(if to == NodeId(3) { Err(Errno::EHOSTDOWN.into()) } else { Ok(reply) }).boxed()
     }
@@ -100,6 +102,10 @@ impl Bed {
     }
 
     fn notified(&self) -> Vec<NodeId> {
+        self.notified_of().into_iter().map(|(node, _)| node).collect()
+    }
+
+    fn notified_of(&self) -> Vec<(NodeId, u64)> {
         self.world.machine.settle();
         let mut notified = std::mem::take(&mut *self.rpc.0.lock());
         notified.sort();
@@ -112,7 +118,7 @@ impl Bed {
     }
 
     fn is_forgotten(&self) -> bool {
-        self.service.regions.lock().is_empty()
+        self.service.count() == 0
     }
 }
 
@@ -150,16 +156,16 @@ fn pages_of(changes: Changes) -> Vec<NodeChanges> {
 #[test]
 fn processes_attach_and_detach() {
     let bed = Bed::new(1);
-    let attached = |version, nodes: std::ops::Range<u32>| {
+    let attached = |version, nodes: std::ops::Range<u32>, barrier| {
         let members = Members { version, nodes: nodes.into() };
-        Ok(RegionReply::Attached { barrier: 0, sequence: 0, members })
+        Ok(RegionReply::Attached { barrier, sequence: 0, members })
     };
     assert_eq!(errno(bed.attach(1, 0)), Errno::EINVAL);
     assert!(bed.is_forgotten());
-    assert_eq!(bed.attach(1, 3), attached(1, 1..2));
+    assert_eq!(bed.attach(1, 3), attached(1, 1..2, 0));
     assert_eq!(errno(bed.attach(2, 4)), Errno::EINVAL, "all have the same number of processes");
-    assert_eq!(bed.attach(1, 3), attached(1, 1..2), "a second process of the node");
-    assert_eq!(bed.attach(2, 3), attached(2, 1..3));
+    assert_eq!(bed.attach(1, 3), attached(1, 1..2, 0), "a second process of the node");
+    assert_eq!(bed.attach(2, 3), attached(2, 1..3, 0));
     assert_eq!(errno(bed.attach(3, 3)), Errno::EBUSY);
     assert_eq!(errno(bed.detach(3, false)), Errno::EINVAL, "no process of it is attached");
     assert_eq!(bed.detach(1, false), Ok(RegionReply::Done));
@@ -171,7 +177,8 @@ fn processes_attach_and_detach() {
     assert_eq!(bed.notified(), [], "only the first end is news");
     assert!(bed.is_forgotten());
     assert_eq!(errno(bed.detach(1, false)), Errno::EINVAL);
-    assert_eq!(bed.attach(3, 1), attached(1, 3..4), "as a new region");
+    assert_eq!(bed.attach(3, 1), attached(1, 3..4, 1), "as a new region, with other numbers");
+    assert_eq!(errno(bed.arrive(3, 0, 1, &[]).now_or_never().unwrap()), Errno::ESTALE, "of the old one");
 }
 
 #[test]
@@ -361,4 +368,43 @@ fn an_arrival_fails_when_the_only_process_ends() {
     bed.service.peer_failed(NodeId(1));
     assert_eq!(bed.poll(&mut waiting).map(errno), Some(Errno::EOWNERDEAD));
     assert!(bed.is_forgotten() && bed.notified().is_empty());
+}
+
+#[test]
+fn nodes_are_notified_of_the_first_barrier_that_fails() {
+    let bed = Bed::new(9);
+    bed.attach(1, 2).unwrap();
+    bed.attach(2, 2).unwrap();
+    let mut first = bed.arrive(1, 0, 1, &[]);
+    assert!(bed.poll(&mut first).is_none());
+    released(bed.poll(&mut bed.arrive(2, 0, 1, &[])).expect("the last arrival"));
+    released(bed.poll(&mut first).expect("released"));
+    bed.detach(1, false).unwrap();
+    assert_eq!(bed.notified_of(), [(NodeId(2), 1)]);
+}
+
+#[test]
+fn a_failed_process_is_reported_although_another_had_detached() {
+    let bed = Bed::new(10);
+    for node in [1, 2, 3] {
+        bed.attach(node, 3).unwrap();
+    }
+    let has_failed = || match bed.changes(3, 0) {
+        RegionReply::Changes { failed, .. } => failed,
+        other => panic!("{other:?}"),
+    };
+    bed.detach(1, false).unwrap();
+    assert!(!has_failed());
+    bed.detach(2, true).unwrap();
+    assert!(has_failed());
+}
+
+/// Stores of a region are in units, which a file with inline content has not.
+#[test]
+fn the_file_of_a_region_has_no_inline_content() {
+    let bed = Bed::new(11);
+    let client = Client { world: bed.world.clone(), node: NodeId(1) };
+    assert!(bed.world.machine.run(client.stat(bed.region)).expect("the file exists").inline);
+    bed.attach(1, 1).unwrap();
+    assert!(!bed.world.machine.run(client.stat(bed.region)).expect("the file exists").inline);
 }

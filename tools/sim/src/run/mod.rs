@@ -279,8 +279,12 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
         };
         world.simulation.clone().run(run.go(program, &at))
     };
-    let outcome = catch_unwind(AssertUnwindSafe(work));
-    let message = match outcome {
+    caught(work, || at.load(Ordering::Relaxed) as usize)
+}
+
+/// Runs `work`, and turns its error or panic into a failure in step `at`.
+pub(crate) fn caught(work: impl FnOnce() -> Checked, at: impl Fn() -> usize) -> Result<(), Failure> {
+    let message = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(message)) => message,
         Err(panic) => {
@@ -289,5 +293,5 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             format!("panic: {text}")
         }
     };
-    Err(Failure { step: at.load(Ordering::Relaxed) as usize, message })
+    Err(Failure { step: at(), message })
 }

@@ -2,12 +2,14 @@
 //!
 //! Complete nodes would not fit into one machine. Each is reduced to the code that selects sources for reads ([`agent`]), over the
 //! simulated network with connections as in the socket fabric ([`links`]). First, all agents read one file at almost the same time;
-//! then each reads several of many files that have few readers each.
+//! then each reads several of many files that have few readers each. Barriers of regions ([`barrier`]) run on complete nodes.
 
 mod agent;
+mod barrier;
 mod links;
 mod report;
 
+pub use barrier::{BARRIER_HEADING, MeasuredBarrier, measure_barriers};
 pub use report::{HEADING, Load, Measured};
 
 use agent::{Agent, Dispatcher, Parts};

@@ -2,7 +2,7 @@
 
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::lock::{LockReply, LockRequest, WaitEnd};
@@ -51,12 +51,25 @@ pub enum Canary {
     OldAttributes,
     /// A write that gets ENOSPC waits at its home, and keeps a frame of the home.
     WaitingFrame,
+    /// A flush of a region returns before the coordinator has its announcement.
+    EarlyFlush,
+    /// Some pages that other nodes have changed are not dropped by an update.
+    UndroppedPage,
+    /// Pages with numbers that processes add to at their home are not announced.
+    UnannouncedSum,
+    /// An update does not change the twins of written pages.
+    UnmergedTwin,
 }
 
 impl Canary {
     /// Returns true if the check of the stores must detect it, and not the model.
     pub fn is_of_stores(self) -> bool {
         self == Self::DoubleFreedExtent
+    }
+
+    /// Returns true if only programs on shared memory regions can detect it.
+    pub fn is_of_regions(self) -> bool {
+        [Self::EarlyFlush, Self::UndroppedPage, Self::UnannouncedSum, Self::UnmergedTwin].contains(&self)
     }
 }
 
@@ -68,6 +81,8 @@ pub(super) struct BuggyRpc {
     pub canary: Canary,
     pub simulation: Simulation,
     pub replies: Arc<Mutex<BTreeMap<ReadKey, Vec<u8>>>>,
+    /// Pages with numbers that processes add to at their home.
+    pub sums: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl BuggyRpc {
@@ -75,7 +90,9 @@ impl BuggyRpc {
     fn forged(&self, request: &Request) -> Option<Result<Reply>> {
         let happens = || self.simulation.draw(8) == 0;
         let reply = match (self.canary, request) {
-            (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if happens() => {
+            (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. } | UnitRequest::Patch { .. }))
+                if happens() =>
+            {
                 Reply::Unit(UnitReply::Done)
             }
             (Canary::UnrequestedLock, Request::Lock(LockRequest::Lock { .. }))
@@ -118,6 +135,9 @@ impl Rpc for BuggyRpc {
     ) -> BoxFuture<'static, Result<Answer>> {
         if let Some(forged) = self.forged(&request) {
             return async { Ok(Answer { reply: forged?, payload: None }) }.boxed();
+        }
+        if let Some(call) = self.region_call(to, &request) {
+            return call;
         }
         match (self.canary, &request) {
             (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. }))

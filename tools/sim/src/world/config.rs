@@ -33,6 +33,8 @@ pub struct WorldConfig {
     pub skew: Vec<Duration>,
     /// Agents treat the disks as memory, which syncs cannot make durable; the simulator injects no power loss.
     pub volatile: bool,
+    /// Traffic is counted.
+    pub metered: bool,
     /// The bug to inject.
     pub canary: Option<Canary>,
 }
@@ -52,6 +54,7 @@ impl WorldConfig {
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],
             volatile: false,
+            metered: false,
             canary: None,
         }
     }

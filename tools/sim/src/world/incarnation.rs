@@ -67,8 +67,12 @@ impl World {
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
         });
-        let fabric =
-            CountedFabric { inner: fabric, network: self.network.clone(), countdown: self.countdown.clone() };
+        let fabric = CountedFabric {
+            inner: fabric,
+            network: self.network.clone(),
+            countdown: self.countdown.clone(),
+            meter: self.config.metered.then(|| self.meter.clone()),
+        };
         let fabric = Arc::new(fabric);
         let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
         let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
@@ -125,8 +129,8 @@ impl World {
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
         let inner: Arc<dyn Rpc> = match self.config.canary {
             Some(canary) => {
-                let replies = Arc::default();
-                Arc::new(BuggyRpc { inner: rpc, canary, simulation: self.simulation.clone(), replies })
+                let (replies, sums) = Default::default();
+                Arc::new(BuggyRpc { inner: rpc, canary, simulation: self.simulation.clone(), replies, sums })
             }
             None => rpc,
         };

@@ -13,6 +13,7 @@ mod disk_faults;
 mod holders;
 mod incarnation;
 mod machine;
+mod region_canary;
 mod table;
 
 use crate::countdown::Countdown;
@@ -23,6 +24,8 @@ use attached::Attached;
 pub use canary::Canary;
 pub use config::WorldConfig;
 pub(crate) use config::{AMPLE_CAPACITY, CHECKPOINT_BYTES};
+use counted::Meter;
+pub use counted::Traffic;
 use disk::Disks;
 use disk_faults::DiskCanary;
 pub use disk_faults::DiskFaults;
@@ -91,6 +94,7 @@ pub struct World {
     /// Counts outcomes of peer reads.
     pub tally: Tally,
     config: WorldConfig,
+    meter: Meter,
     state: Mutex<State>,
 }
 
@@ -137,6 +141,7 @@ impl World {
             simulation,
             countdown,
             tally,
+            meter: Meter::new(config.devices.len()),
             config,
         })
     }
@@ -149,6 +154,11 @@ impl World {
     /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.config.devices.len()
+    }
+
+    /// Returns the traffic of each node so far, if the configuration has it counted.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        self.meter.traffic()
     }
 
     /// Returns a runtime that does not fail.

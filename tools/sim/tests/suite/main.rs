@@ -9,6 +9,7 @@ mod holders;
 mod locks;
 mod power;
 mod programs;
+mod regions;
 mod replaced;
 mod rot;
 mod scale;

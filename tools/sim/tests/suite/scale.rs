@@ -3,7 +3,8 @@
 use super::programs::on_cluster;
 use std::time::Duration;
 use tameike_core::NodeId;
-use tameike_sim::scale::{Scale, measure};
+use tameike_core::wire::region::BARRIER_CHILDREN;
+use tameike_sim::scale::{MeasuredBarrier, Scale, measure, measure_barriers};
 use tameike_sim::world::WorldConfig;
 
 #[test]
@@ -20,6 +21,22 @@ fn connections_and_cache_table_load_stay_bounded_as_agents_grow() {
     }
     let busiest = measured.each_ref().map(|measured| measured.table_per_read()[1][1]);
     assert!(busiest[1] * 3.0 < busiest[0], "of many files: {busiest:?}");
+}
+
+/// Also with 1,000 nodes: `tameike-sim scale --barriers --agents 1000`.
+#[test]
+fn no_node_handles_more_arrivals_than_its_children_send() {
+    const NODES: u32 = 90;
+    let barriers = measure_barriers(NODES, 5).expect("all barriers return");
+    let arrivals: Vec<_> = barriers.iter().map(MeasuredBarrier::arrivals).collect();
+    // No node knows the others before the first release.
+    assert_eq!(arrivals[0], (u64::from(NODES) - 1, 0));
+    let most = BARRIER_CHILDREN as u64;
+    for (coordinator, others) in &arrivals[1..] {
+        // Those of the first level, and of its own children.
+        assert!(*coordinator <= 2 * most && *others <= most, "{arrivals:?}");
+        assert!(*others > 1, "{arrivals:?}");
+    }
 }
 
 /// With connections on first use only, most nodes would detect a failure only at their next request to the failed node.

@@ -57,7 +57,7 @@ fn a_seed_runs_deterministically() {
 
 #[test]
 fn every_injected_bug_is_detected() {
-    for &canary in Canary::value_variants() {
+    for &canary in Canary::value_variants().iter().filter(|canary| !canary.is_of_regions()) {
         let (found, _) = batch(CANARY_SEEDS, Some(canary));
         let (seed, failure) =
             found.first().unwrap_or_else(|| panic!("{canary:?} is not detected in {CANARY_SEEDS} seeds"));

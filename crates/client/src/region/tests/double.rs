@@ -10,6 +10,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::patch::patches;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
+use tameike_core::wire::lock::{LockReply, LockRequest};
 use tameike_core::wire::region::{
     Arrival, Changes, Members, NodeChanges, RegionReply, RegionRequest, Release, Writer, united,
 };
@@ -35,6 +36,7 @@ struct State {
     arrived: Vec<(Arrival, Resolver<Result<Release>>)>,
     broken: bool,
     failing: bool,
+    locks: (u32, u32),
 }
 
 pub(super) struct Double {
@@ -58,7 +60,19 @@ impl Double {
         *self.nodes.lock() = nodes.iter().map(Arc::downgrade).collect();
     }
 
-    pub fn fail_patches(&self, fail: bool) {
+    /// Processes may attach to a new region, with this number of its first barrier.
+    pub fn begin_region(&self, barrier: u64) {
+        let mut state = self.state.lock();
+        (state.broken, state.barrier) = (false, barrier);
+        state.attached.clear();
+    }
+
+    /// Numbers of locks and of releases.
+    pub fn locks(&self) -> (u32, u32) {
+        self.state.lock().locks
+    }
+
+    pub fn fail_units(&self, fail: bool) {
         self.state.lock().failing = fail;
     }
 
@@ -74,7 +88,9 @@ impl Double {
     fn serve_unit(&self, request: &UnitRequest, payload: Option<&Payload>) -> Result<(UnitReply, Vec<u8>)> {
         let mut state = self.state.lock();
         match request {
-            UnitRequest::Patch { .. } if state.failing => Err(Errno::ENOSPC.into()),
+            UnitRequest::Patch { .. } | UnitRequest::Read { .. } if state.failing => {
+                Err(Errno::ENOSPC.into())
+            }
             UnitRequest::Patch { .. } => {
                 for patch in patches(payload.expect("a patch")) {
                     let patch = patch?;
@@ -108,6 +124,16 @@ impl Double {
         Changes::Pages(later.map(|(_, change)| change.clone()).collect())
     }
 
+    fn serve_lock(&self, request: &LockRequest) -> LockReply {
+        let mut state = self.state.lock();
+        match request {
+            LockRequest::Lock { .. } => state.locks.0 += 1,
+            LockRequest::Unlock { .. } => state.locks.1 += 1,
+            other => panic!("{other:?}"),
+        }
+        LockReply::Done
+    }
+
     async fn serve_region(&self, from: NodeId, request: RegionRequest) -> Result<RegionReply> {
         if let RegionRequest::Arrive(arrival) = request {
             return self.arrived(arrival)?.await.map(RegionReply::Released);
@@ -125,13 +151,14 @@ impl Double {
                 *state.attached.get_mut(&from).expect("attached") -= 1;
                 state.broken = true;
                 let broken = || Fault::new(Errno::EPIPE, "a process has detached");
-                let arrived = std::mem::take(&mut state.arrived);
+                let (arrived, barrier) = (std::mem::take(&mut state.arrived), state.barrier);
                 arrived.into_iter().for_each(|(_, waiting)| waiting.resolve(Err(broken())));
                 drop(state);
+                // As the coordinator, which leaves the node of the process to itself.
                 let nodes = self.nodes.lock().clone();
-                let others = nodes.iter().zip(0..).filter(|(_, number)| *number != from.0);
+                let others = nodes.iter().zip(0..).filter(|(_, node)| NodeId(*node) != from);
                 let others = others.filter_map(|(node, _)| node.upgrade());
-                others.for_each(|node| node.broken(region, failed));
+                others.for_each(|node| node.broken(region, barrier, failed));
                 Ok(RegionReply::Done)
             }
             RegionRequest::Publish { memory, pages, .. } => {
@@ -219,6 +246,7 @@ impl Rpc for DoubleRpc {
                 Request::Region(request) => {
                     (Reply::Region(double.serve_region(node, request).await?), Vec::new())
                 }
+                Request::Lock(request) => (Reply::Lock(double.serve_lock(&request)), Vec::new()),
                 Request::Client(ClientRequest::Arrive(arrival)) => {
                     let reply: ClientReply = double.node(to).arrive(arrival).await;
                     (Reply::Client(reply), Vec::new())

@@ -3,6 +3,7 @@
 //! The processes are simulated: before each access they take the steps that a page fault takes. So a seed decides every event.
 
 mod double;
+mod failures;
 mod random;
 
 use super::{Attachment, RegionFile, Regions};
@@ -173,9 +174,9 @@ fn a_failed_flush_keeps_the_changes() {
         let bed = Bed::new(&runtime, 1, 4);
         let process = bed.attach(0, 1, false).await;
         process.store(5, 1).await;
-        bed.double.fail_patches(true);
+        bed.double.fail_units(true);
         assert_eq!(process.attachment.flush().await.map_err(|fault| fault.errno), Err(Errno::ENOSPC));
-        bed.double.fail_patches(false);
+        bed.double.fail_units(false);
         process.attachment.flush().await.expect("flushed");
         assert_eq!(bed.double.byte(5), 1);
         process.attachment.flush().await.expect("flushed");

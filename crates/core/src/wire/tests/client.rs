@@ -21,7 +21,7 @@ fn requests_to_views() {
             "05838404820101ac0209",
         ),
         (ClientRequest::Arrive(arrival()), "06838404ac02c80101c80101020103ac02f40305"),
-        (ClientRequest::RegionBroken { region: INODE, failed: true }, "0783840401"),
+        (ClientRequest::RegionBroken { region: INODE, barrier: 300, failed: true }, "07838404ac0201"),
     ]);
 }
 

@@ -164,6 +164,7 @@ fn draw_world(rng: &mut Rng, seed: u64, canary: Option<Canary>) -> WorldConfig {
         slowness,
         skew,
         volatile: rng.percent(40),
+        metered: false,
         devices,
         canary,
     }
