@@ -156,7 +156,7 @@ impl AgentControl for Agent {
         }
         let system = System::start(assembly::blocking_threads_max(&start))
             .map_err(|error| Fault::from_os("starting threads", &error))?;
-        let memory = Memory::new(start.memory, start.shared_dir.is_some())?;
+        let memory = Memory::new(start.memory, start.shared_dir.is_some(), start.region_memory)?;
         let store = match &start.device {
             Some(device) => {
                 let on_damage = match start.mode {

@@ -121,6 +121,8 @@ pub struct AgentStart {
     pub capacity: [u64; 3],
     /// Memory for frames, in bytes.
     pub memory: u64,
+    /// Memory for the pages of shared memory regions, in bytes.
+    pub region_memory: u64,
     /// Directory of the shared file system behind the cache view.
     pub shared_dir: Option<PathBuf>,
     /// Packing of files in the shared directory.

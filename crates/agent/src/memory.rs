@@ -40,14 +40,16 @@ pub struct Memory {
     pub shared_backlog: WriteBacklog,
     /// Writes that wait for a frame of `cache_view`.
     pub cache_backlog: WriteBacklog,
+    /// Memory for the pages of regions, in bytes.
+    pub regions: u64,
 }
 
 impl Memory {
-    /// Divides at most `bytes`. Without a cache view, the job-shared view gets the share of both.
+    /// Divides at most `bytes`. Without a cache view, the job-shared view gets the share of both. `regions` bytes are for regions.
     ///
     /// # Errors
     /// `ENOMEM` if `bytes` is too small, or the system refuses.
-    pub fn new(bytes: u64, has_cache_view: bool) -> Result<Self> {
+    pub fn new(bytes: u64, has_cache_view: bool, regions: u64) -> Result<Self> {
         let count = u32::try_from(bytes / UNIT_SIZE as u64).unwrap_or(u32::MAX);
         if count < FRAMES_MIN {
             let message =
@@ -81,6 +83,7 @@ impl Memory {
             frame_grants,
             shared_backlog,
             cache_backlog,
+            regions,
         })
     }
 }
@@ -95,7 +98,7 @@ mod tests {
         for (frames, has_cache_view) in sizes.into_iter().flat_map(|frames| [(frames, true), (frames, false)])
         {
             let bytes = u64::from(frames) * UNIT_SIZE as u64;
-            let memory = Memory::new(bytes, has_cache_view).expect("enough frames");
+            let memory = Memory::new(bytes, has_cache_view, 0).expect("enough frames");
             let pools = [
                 &memory.requests,
                 &memory.replies,
@@ -113,6 +116,6 @@ mod tests {
             assert!(memory.shared_backlog.free() >= UNIT_SIZE);
             assert!(slab as usize * UNIT_SIZE + backlogs <= frames as usize * UNIT_SIZE);
         }
-        assert_eq!(Memory::new(1 << 20, true).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
+        assert_eq!(Memory::new(1 << 20, true, 0).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
     }
 }

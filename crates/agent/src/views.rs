@@ -113,8 +113,8 @@ impl Views {
         let (shared_backlog, cache_backlog) = (memory.shared_backlog.clone(), memory.cache_backlog.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
         let locks = shared.locks().expect("programs on all nodes lock files of the job-shared view").clone();
-        let regions =
-            Regions::new(runtime.clone(), cluster.clone(), rpc.clone(), shared_engine.clone(), locks);
+        let (cluster, rpc, frames) = (cluster.clone(), rpc.clone(), shared_engine.clone());
+        let regions = Regions::new(runtime.clone(), cluster, rpc, frames, locks, memory.regions);
         let arbiters = View::ALL.map(|_| Arbiter::new(runtime.clone(), false));
         let frames = memory.shared_view.clone();
         Self {

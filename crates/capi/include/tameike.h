@@ -137,6 +137,8 @@ typedef struct {
   uint64_t pages_merged;
   // Barriers.
   uint64_t barriers;
+  // Pages that were removed from memory, because the regions of the node exceeded their memory.
+  uint64_t pages_evicted;
   // Number of pages of the region.
   uint64_t pages;
   // How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.

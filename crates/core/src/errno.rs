@@ -62,6 +62,7 @@ errnos! {
     ENODATA, "no such attribute";
     EPROTO, "protocol error";
     EBADMSG, "bad message";
+    ESRCH, "no such process";
     ESTALE, "stale file handle";
     EDQUOT, "quota exceeded";
     EOPNOTSUPP, "operation not supported";

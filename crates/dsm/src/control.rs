@@ -98,11 +98,13 @@ pub enum Counter {
     PagesMerged,
     /// Barriers.
     Barriers,
+    /// Pages that were removed from memory, because the regions exceeded their limit.
+    PagesEvicted,
 }
 
 impl Counter {
     /// All counters, in the order of the C structure.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ReadFaults,
         Self::WriteFaults,
         Self::PagesFetched,
@@ -111,6 +113,7 @@ impl Counter {
         Self::PagesDropped,
         Self::PagesMerged,
         Self::Barriers,
+        Self::PagesEvicted,
     ];
 }
 

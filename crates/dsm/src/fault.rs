@@ -137,8 +137,10 @@ impl MappedRegion {
     pub fn touch(&self, pages: Range<u32>, write: bool) -> Result<(), i32> {
         for page in pages {
             self.bring_page(page, write)?;
-            // Another process of the node may have brought it.
-            self.allow(page..page + 1, write)?;
+            if !write {
+                // Another thread may have fetched it, and not have allowed reads yet.
+                self.allow(page..page + 1, false)?;
+            }
         }
         Ok(())
     }
@@ -152,6 +154,7 @@ impl MappedRegion {
                 Step::Fetch => {
                     let control = &self.memory.control;
                     control.count(Counter::ReadFaults, 1);
+                    self.idle_faults.store(0, Ordering::Relaxed);
                     let count = self.source.fetch(page, write)?.clamp(1, control.pages() - page);
                     self.allow(control.run(page..page + count, PageState::Valid), false)?;
                     if !write {

@@ -1,7 +1,7 @@
 //! The memfds of a region on one node.
 
 use crate::control::{Control, PAGE_SIZE};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstat};
 use rustix::io::{Errno, pwrite};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +25,17 @@ pub struct RegionMemory {
 
 fn bytes(pages: &Range<u32>) -> (u64, usize) {
     (u64::from(pages.start) * PAGE_SIZE as u64, pages.len() * PAGE_SIZE)
+}
+
+fn punch(file: &OwnedFd, pages: &Range<u32>) -> std::io::Result<()> {
+    let (at, size) = bytes(pages);
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    loop {
+        match fallocate(file, flags, at, size as u64) {
+            Err(Errno::INTR) => {}
+            done => return Ok(done?),
+        }
+    }
 }
 
 impl RegionMemory {
@@ -100,14 +111,22 @@ impl RegionMemory {
 
     /// Frees the data of pages, and removes them from all mappings.
     pub fn punch(&self, pages: Range<u32>) -> std::io::Result<()> {
-        let (at, size) = bytes(&pages);
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        loop {
-            match fallocate(&self.data, flags, at, size as u64) {
-                Err(Errno::INTR) => {}
-                done => return Ok(done?),
-            }
-        }
+        punch(&self.data, &pages)
+    }
+
+    /// Frees the twins of pages, in the agent.
+    pub fn punch_twins(&self, pages: Range<u32>) -> std::io::Result<()> {
+        let [twins, _] = self.descriptors.as_ref().expect("only the agent frees twins");
+        punch(twins, &pages)
+    }
+
+    /// Number of pages of data and twins that take memory, in the agent.
+    pub fn used_pages(&self) -> u64 {
+        let twins = self.descriptors.iter().map(|[twins, _]| twins.as_fd());
+        let files = twins.chain([self.data.as_fd()]);
+        // It fails only for descriptors that are not open.
+        let blocks = files.filter_map(|file| fstat(file).ok()).map(|stat| stat.st_blocks as u64).sum::<u64>();
+        blocks * 512 / PAGE_SIZE as u64
     }
 
     /// Copies the data of pages to their twins. Async-signal-safe.

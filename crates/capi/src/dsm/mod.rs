@@ -47,6 +47,8 @@ pub struct RegionCounters {
     pub pages_merged: u64,
     /// Barriers.
     pub barriers: u64,
+    /// Pages that were removed from memory, because the regions of the node exceeded their memory.
+    pub pages_evicted: u64,
     /// Number of pages of the region.
     pub pages: u64,
     /// How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.
@@ -248,6 +250,7 @@ pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut Regi
             dropped,
             merged,
             barriers,
+            evicted,
         ] = Counter::ALL.map(|counter| region.counted(counter));
         let found = RegionCounters {
             read_faults,
@@ -258,6 +261,7 @@ pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut Regi
             pages_dropped: dropped,
             pages_merged: merged,
             barriers,
+            pages_evicted: evicted,
             pages: region.pages().into(),
             mechanism: if region.uses_protections() { TAMEIKE_DSM_MPROTECT } else { 0 },
         };

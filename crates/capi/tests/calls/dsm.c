@@ -79,8 +79,25 @@ static long in_threads(void *(*task)(void *), struct part part) {
     return wrong;
 }
 
-/* `share PATH RANK RANKS MECHANISM PAGES ROUNDS COPY`: every process writes its bytes of all pages, and checks those of all. `COPY` gets
- * the region's content by system calls. */
+/* Writes the content of a region to a file by system calls. */
+static int copy_to(const char *path, tameike_dsm *region) {
+    const char *bytes = tameike_dsm_address(region);
+    int copy = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    for (size_t at = 0; at < tameike_dsm_size(region); at += PAGE) {
+        ssize_t written;
+        do {
+            EQUAL(tameike_dsm_touch(region, at, PAGE, 0), 0);
+            /* The page may be evicted in between. */
+            written = write(copy, bytes + at, PAGE);
+        } while (written == -1 && errno == EFAULT);
+        EQUAL(written, PAGE);
+    }
+    EQUAL(close(copy), 0);
+    return 0;
+}
+
+/* `share PATH RANK RANKS MECHANISM PAGES ROUNDS COPY MEMORY`: every process writes its bytes of all pages, and checks those of all. `COPY`
+ * gets the region's content by system calls. Pages are evicted if `MEMORY` is "little". */
 static int share(char **arguments) {
     int rank = atoi(arguments[1]), ranks = atoi(arguments[2]), rounds = atoi(arguments[5]);
     unsigned flags = mechanism(arguments[3]);
@@ -102,10 +119,8 @@ static int share(char **arguments) {
     EQUAL(stats.pages, size / PAGE);
     if (flags != 0) EQUAL(stats.mechanism, flags);
     EQUAL(stats.barriers > 0 && stats.read_faults > 0 && stats.write_faults > 0 && stats.bytes_flushed > 0, 1);
-    int copy = open(arguments[6], O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    EQUAL(tameike_dsm_touch(region, 0, size, 0), 0);
-    EQUAL(write(copy, bytes, size), size);
-    EQUAL(close(copy), 0);
+    EQUAL(stats.pages_evicted > 0, strcmp(arguments[7], "little") == 0);
+    EQUAL(copy_to(arguments[6], region), 0);
     return -tameike_dsm_detach(region);
 }
 

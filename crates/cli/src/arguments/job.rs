@@ -61,6 +61,10 @@ pub struct JobOptions {
     /// Memory of each agent for buffers, in addition to the device [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
     pub memory: Option<u64>,
+    /// Memory of each agent for pages of shared memory regions; beyond it, pages are evicted to their homes [default: half of the
+    /// free memory, or a quarter if the device is in memory]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Views")]
+    pub region_memory: Option<u64>,
     /// Transport between nodes: `auto` (shared memory within a host, TCP between hosts), `tcp`, or `ofi` (libfabric with the
     /// provider PROVIDER, or with the first that the machine supports; `tameike doctor` lists them) [default: auto]
     #[arg(long, value_name = "auto|tcp|ofi[:PROVIDER]", help_heading = "Nodes")]

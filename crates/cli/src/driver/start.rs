@@ -125,6 +125,7 @@ impl Driver {
                 device: spec.device.then(device),
                 capacity: [0; 3],
                 memory: plan.memory,
+                region_memory: 0,
                 shared_dir: plan.shared_dir.clone(),
                 aggregate: plan.aggregate,
                 damage: Vec::new(),

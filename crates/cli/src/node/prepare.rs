@@ -89,6 +89,9 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             check_space(&start, device, free)?;
         }
     }
+    let is_ram = start.device.as_ref().is_some_and(|device| device.ram);
+    let region_memory = || region_memory(is_ram, node_start.sharers);
+    start.region_memory = node_start.record.plan.region_memory.unwrap_or_else(region_memory);
     let mut frontends = Vec::new();
     if start.mode == AgentMode::Serve {
         check_shared(start.shared_dir.as_deref())?;
@@ -137,10 +140,21 @@ fn free_space(device: &DeviceStart) -> Result<u64> {
     if !device.ram {
         return Ok(free / 5 * 4);
     }
+    Ok(free.min(free_memory()) / 2)
+}
+
+/// Returns the free memory in bytes, without limit if the kernel does not report it.
+fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    Ok(free.min(kib.map_or(u64::MAX, |kib| kib << 10)) / 2)
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
+/// Returns the default memory for regions in bytes: half of the free memory, or half of what a device in memory leaves.
+fn region_memory(device_is_memory: bool, sharers: u32) -> u64 {
+    let part = if device_is_memory { 4 } else { 2 };
+    free_memory() / part / u64::from(sharers.max(1))
 }
 
 /// Refuses a capacity that exceeds the free space, so that a job cannot fill the disk below its limit.

@@ -27,6 +27,8 @@ pub struct Config {
     device: Option<DeviceChoice>,
     #[serde(default, deserialize_with = "memory")]
     memory: Option<u64>,
+    #[serde(default, deserialize_with = "memory")]
+    region_memory: Option<u64>,
     fabric: Option<FabricChoice>,
     connections: Option<u32>,
     no_peer_reads: Option<bool>,
@@ -133,6 +135,7 @@ impl Config {
             capacity: options.capacity.clone().or_else(|| self.capacity.clone()),
             device: options.device.clone().or_else(|| self.device.clone()),
             memory: options.memory.or(self.memory),
+            region_memory: options.region_memory.or(self.region_memory),
             fabric: options.fabric.or(self.fabric),
             connections: options.connections.or(self.connections),
             no_peer_reads: options.no_peer_reads || self.no_peer_reads.unwrap_or(false),

@@ -67,6 +67,8 @@ pub struct JobPlan {
     pub device_root: PathBuf,
     /// Memory of each agent for buffers, in bytes.
     pub memory: u64,
+    /// Memory of each agent for shared memory regions, in bytes. `None` takes a part of the free memory.
+    pub region_memory: Option<u64>,
     /// Transport between agents.
     #[serde(default)]
     pub fabric: FabricChoice,
@@ -134,6 +136,7 @@ impl JobPlan {
             capacity: options.capacity.clone().unwrap_or_default(),
             device_root,
             memory,
+            region_memory: options.region_memory,
             fabric: options.fabric.unwrap_or_default(),
             connections: options.connections,
             no_peer_reads: options.no_peer_reads,

@@ -8,6 +8,14 @@ use std::path::Path;
 /// Mechanisms by which a process detects accesses.
 const MECHANISMS: [&str; 2] = ["userfaultfd", "mprotect"];
 
+/// Memory of a node for a region.
+#[derive(Clone, Copy)]
+enum Memory {
+    Enough,
+    /// Less than the region needs.
+    Little,
+}
+
 /// A script that runs a program for each rank on its node at the same time, with `arguments` after its rank; all must succeed. The path of
 /// the region is `$region`.
 fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &str) -> String {
@@ -22,12 +30,16 @@ fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &str) -> Strin
 }
 
 /// Alternate bytes of all pages are written by different processes. The processes, and readers of the file on all nodes, see all bytes.
-fn share(nodes: &[u32], mechanism: &str, pages: u32) {
+fn share(nodes: &[u32], mechanism: &str, pages: u32, memory: Memory) {
     let kit = Kit::new();
     let program = kit.build("dsm");
     let site = Site::new();
     let (ranks, copies) = (nodes.len(), site.plain().display());
-    let arguments = format!("{ranks} {mechanism} {pages} 4 {copies}/$rank");
+    let (memory, options): (_, &[_]) = match memory {
+        Memory::Enough => ("enough", &[]),
+        Memory::Little => ("little", &["--region-memory", "2MiB"]),
+    };
+    let arguments = format!("{ranks} {mechanism} {pages} 4 {copies}/$rank {memory}");
     let mut script = String::new();
     for (rank, line) in on_nodes(&program, "share", nodes, &arguments).lines().enumerate() {
         // Two lines are before the first rank.
@@ -41,21 +53,21 @@ fn share(nodes: &[u32], mechanism: &str, pages: u32) {
         test $(stat -c %s-%a \"$region\") = {}-600",
         pages * 4096
     ));
-    succeed(&mut site.job(2, &[], &script));
+    succeed(&mut site.job(2, options, &script));
 }
 
 /// S47b. S47c. S47d.
 #[test]
 fn processes_on_two_nodes_share_all_bytes_of_a_page() {
     for mechanism in MECHANISMS {
-        share(&[0, 1], mechanism, 300);
+        share(&[0, 1], mechanism, 300, Memory::Enough);
     }
 }
 
 #[test]
 fn a_region_of_one_page_is_shared() {
     for mechanism in MECHANISMS {
-        share(&[0, 1], mechanism, 1);
+        share(&[0, 1], mechanism, 1, Memory::Enough);
     }
 }
 
@@ -63,9 +75,16 @@ fn a_region_of_one_page_is_shared() {
 #[test]
 fn processes_of_one_node_share_a_region() {
     for mechanism in MECHANISMS {
-        share(&[0, 0], mechanism, 20);
-        share(&[1, 0, 1, 0, 1], mechanism, 20);
+        share(&[0, 0], mechanism, 20, Memory::Enough);
+        share(&[1, 0, 1, 0, 1], mechanism, 20, Memory::Enough);
     }
+}
+
+/// S49d.
+#[test]
+fn a_region_may_be_larger_than_the_memory_for_it() {
+    share(&[0, 1], "userfaultfd", 1500, Memory::Little);
+    share(&[0, 1, 0, 1], "userfaultfd", 1000, Memory::Little);
 }
 
 /// S48a.

@@ -2,11 +2,11 @@
 
 use super::barrier::NodeBarrier;
 use super::lock::HeldLocks;
-use super::memory::Memory;
+use super::memory::{MappingSlot, Memory};
 use super::{Regions, ended};
 use crate::replies::unexpected_reply;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::region::{RegionReply, RegionRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
@@ -23,7 +23,7 @@ pub struct Attachment {
     barrier: Arc<NodeBarrier>,
     owner: u16,
     locks: HeldLocks,
-    userfault: OnceLock<Userfault>,
+    mapping: MappingSlot,
     detached: AtomicBool,
 }
 
@@ -33,15 +33,15 @@ impl Attachment {
         memory: Arc<Memory>,
         barrier: Arc<NodeBarrier>,
     ) -> Result<Arc<Self>> {
-        let Some(owner) = memory.add_owner() else {
+        let Some((owner, mapping)) = memory.add_owner() else {
             let why = "too many processes of this node have attached to the region";
             let fault = Fault::new(Errno::EMFILE, why);
             barrier.left(&memory, true, fault.clone());
             return Err(fault);
         };
-        let (userfault, detached) = Default::default();
+        let detached = AtomicBool::new(false);
         let locks = HeldLocks::new(&regions.parts);
-        Ok(Arc::new(Self { regions, memory, barrier, owner, locks, userfault, detached }))
+        Ok(Arc::new(Self { regions, memory, barrier, owner, locks, mapping, detached }))
     }
 
     /// The memory, to be passed to the process.
@@ -57,7 +57,7 @@ impl Attachment {
     /// The process has mapped the memory and registered it: `userfault` installs pages in it.
     pub fn mapped(&self, userfault: Userfault) {
         // A process maps the memory once; it harms only itself otherwise.
-        let _ = self.userfault.set(userfault);
+        let _ = self.mapping.set(userfault);
     }
 
     /// Makes an absent page valid, and pages after it for a sequential reader. Returns the number of pages from this one on that
@@ -71,7 +71,7 @@ impl Attachment {
         if page >= self.memory.file.pages {
             return Err(Errno::EINVAL.into());
         }
-        self.memory.fetch(page, self.userfault.get()).await
+        self.memory.fetch(page, self.mapping.get()).await
     }
 
     /// Sends the stores of this node's processes to the homes, where updates of others find them.

@@ -22,6 +22,7 @@ impl Memory {
     /// `EHOSTDOWN` if the home has failed; `EIO` if the data is damaged; `ENOMEM`.
     pub async fn fetch(self: &Arc<Self>, page: u32, userfault: Option<&Userfault>) -> Result<u32> {
         let unit = page / UNIT_PAGES;
+        self.parts.space.make_room().await;
         loop {
             listener!(self.fetched => ended);
             let control = self.control();
@@ -42,6 +43,7 @@ impl Memory {
             // Held until the pages are valid: an update drops them afterwards.
             let now = self.epoch.read();
             if *now == epoch {
+                self.parts.space.add_fetched(pages.len() as u32);
                 self.install(&pages, &bytes, userfault)?;
                 return Ok(pages.len() as u32);
             }

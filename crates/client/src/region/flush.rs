@@ -16,7 +16,7 @@ use tameike_core::wire::region::{RegionReply, RegionRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{NodeId, Result, UnitId};
-use tameike_dsm::control::{Counter, PAGE_SIZE};
+use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, PageWord, UNIT_PAGES};
 use tameike_io::{Frame, Payload};
 
 /// Patches of one flush in flight.
@@ -25,13 +25,15 @@ const IN_FLIGHT_MAX: usize = 4;
 /// A page in memory of this process.
 pub(super) type Page = [u8; PAGE_SIZE];
 
-/// Differences of written pages, one home after the other, in patches.
-struct Differences<'a> {
+/// Differences between pages and their twins, one home after the other, in patches.
+pub(super) struct Differences<'a> {
     memory: &'a Memory,
-    /// Units with written pages, by home.
-    units: BTreeMap<NodeId, Vec<u32>>,
-    /// Pages of the current unit that are not compared yet.
+    /// The pages, in runs that are each of one unit, by home.
+    runs: BTreeMap<NodeId, Vec<Range<u32>>>,
+    /// Pages of the current run that are not compared yet.
     rest: Range<u32>,
+    /// Chooses among the pages by their words.
+    is_compared: fn(PageWord) -> bool,
 }
 
 /// A patch for a home.
@@ -45,7 +47,7 @@ impl Memory {
     /// reached their homes. The next flush sends the others.
     pub async fn flush(self: &Arc<Self>) -> (RangeSet, Result<()>) {
         let mut unannounced = self.syncing.lock().await;
-        let result = self.send_changes(&mut unannounced).await;
+        let result = self.send_all(&mut unannounced).await;
         let pages = std::mem::take(&mut *unannounced);
         self.added.lock().arriving.insert_all(&pages);
         (pages, result)
@@ -55,7 +57,7 @@ impl Memory {
     pub async fn publish(self: &Arc<Self>) -> Result<()> {
         // Held until the announcement: a second flush, which finds nothing to send, must not return before it.
         let mut unannounced = self.syncing.lock().await;
-        let result = self.send_changes(&mut unannounced).await;
+        let result = self.send_all(&mut unannounced).await;
         unannounced.insert_all(&std::mem::take(&mut self.added.lock().arriving));
         if !unannounced.is_empty() {
             let (region, memory, pages) = (self.file.inode, self.writer.memory, unannounced.clone());
@@ -67,10 +69,21 @@ impl Memory {
         result
     }
 
-    async fn send_changes(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
+    async fn send_all(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
         changed.insert_all(&std::mem::take(&mut self.added.lock().unannounced));
+        self.send_changes(Differences::written(self), changed).await
+    }
+
+    /// Sends differences to the homes, and adds their pages to `changed`.
+    ///
+    /// # Errors
+    /// The first one; other differences may have been sent.
+    pub(super) async fn send_changes(
+        self: &Arc<Self>,
+        mut differences: Differences<'_>,
+        changed: &mut RangeSet,
+    ) -> Result<()> {
         let mut result = Ok(());
-        let mut differences = Differences::new(self);
         let mut in_flight = FuturesUnordered::new();
         while differences.has_more() {
             let frame = self.parts.engine.take_frame().await;
@@ -114,30 +127,49 @@ impl Memory {
 }
 
 impl<'a> Differences<'a> {
-    fn new(memory: &'a Memory) -> Self {
-        let (control, cluster) = (memory.control(), &memory.parts.cluster);
-        let mut units = BTreeMap::<NodeId, Vec<u32>>::new();
-        for number in (0..control.units()).rev().filter(|&unit| control.may_be_written(unit)) {
-            let unit: UnitId = memory.unit(number);
-            units.entry(cluster.unit_home(memory.file.layout, unit)).or_default().push(number);
+    /// Those of all written pages.
+    fn written(memory: &'a Memory) -> Self {
+        let control = memory.control();
+        let units = (0..control.units()).filter(|&unit| control.may_be_written(unit));
+        let runs = units.map(|unit| control.pages_of(unit));
+        // No process can store to a page without a complete twin.
+        Self::of(memory, runs, |word| word.state().has_twin())
+    }
+
+    /// Those of pages that the agent has claimed, in runs that are each of one unit.
+    pub(super) fn claimed(memory: &'a Memory, runs: &[Range<u32>]) -> Self {
+        Self::of(memory, runs.iter().cloned(), |word| word.state() == PageState::Claimed)
+    }
+
+    fn of(
+        memory: &'a Memory,
+        pages: impl Iterator<Item = Range<u32>>,
+        is_compared: fn(PageWord) -> bool,
+    ) -> Self {
+        let mut runs = BTreeMap::<NodeId, Vec<Range<u32>>>::new();
+        for run in pages {
+            let unit: UnitId = memory.unit(run.start / UNIT_PAGES);
+            runs.entry(memory.parts.cluster.unit_home(memory.file.layout, unit)).or_default().push(run);
         }
-        Self { memory, units, rest: 0..0 }
+        // They are taken from the end.
+        runs.values_mut().for_each(|runs| runs.reverse());
+        Self { memory, runs, rest: 0..0, is_compared }
     }
 
     fn has_more(&self) -> bool {
-        !self.rest.is_empty() || !self.units.is_empty()
+        !self.rest.is_empty() || !self.runs.is_empty()
     }
 
-    /// The next pages to compare, of one unit of a home.
+    /// The next pages to compare, of one run of a home.
     fn advance(&mut self, home: NodeId) -> bool {
         if !self.rest.is_empty() {
             return true;
         }
-        let Some(units) = self.units.get_mut(&home) else { return false };
-        match units.pop() {
-            Some(unit) => self.rest = self.memory.control().pages_of(unit),
+        let Some(runs) = self.runs.get_mut(&home) else { return false };
+        match runs.pop() {
+            Some(run) => self.rest = run,
             None => {
-                self.units.remove(&home);
+                self.runs.remove(&home);
                 return false;
             }
         }
@@ -146,7 +178,7 @@ impl<'a> Differences<'a> {
 
     /// Fills `frame` with the changes for the next home; `None` if there are none.
     fn next_patch(&mut self, mut frame: Frame) -> Option<Patch> {
-        let home = *self.units.keys().next()?;
+        let home = *self.runs.keys().next()?;
         let mut writer = PatchWriter::new(&mut frame);
         let is_full = |writer: &PatchWriter<'_>, capacity: usize| writer.len() + RECORD_SIZE_MAX > capacity;
         let (mut data, mut twin): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
@@ -154,8 +186,7 @@ impl<'a> Differences<'a> {
             let page = self.rest.start;
             self.rest.start += 1;
             let memory = &self.memory.memory;
-            // No process can store to a page without a complete twin.
-            if !memory.control.load(page).state().has_twin() {
+            if !(self.is_compared)(memory.control.load(page)) {
                 continue;
             }
             memory.read(page..page + 1, &mut data);

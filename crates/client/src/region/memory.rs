@@ -3,15 +3,16 @@
 use super::{Parts, RegionFile};
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tameike_core::UnitId;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::region::Writer;
 use tameike_dsm::control::{Control, PageState, UNIT_PAGES};
 use tameike_dsm::memory::RegionMemory;
+use tameike_io::os::userfault::Userfault;
 
 /// Number of sequential readers that are recognized at a time.
 const STREAMS: usize = 8;
@@ -42,8 +43,14 @@ pub(super) struct Memory {
     /// Pages that were changed at their homes, apart from those in `syncing`.
     pub added: Mutex<AddedPages>,
     streams: Mutex<[Stream; STREAMS]>,
-    owners: Mutex<BTreeSet<u16>>,
+    /// The page from which on the next eviction looks for pages.
+    pub hand: Mutex<u32>,
+    /// The processes, with their mappings.
+    owners: Mutex<BTreeMap<u16, MappingSlot>>,
 }
+
+/// How the agent changes the mapping of a process, once it has one.
+pub(super) type MappingSlot = Arc<OnceLock<Userfault>>;
 
 /// Pages that were changed at their homes.
 #[derive(Default)]
@@ -84,9 +91,9 @@ impl Memory {
         sequence: u64,
     ) -> Arc<Self> {
         let writer = Writer { node: parts.rpc.local(), memory: number };
-        let (fetching, fetched, epoch, syncing, added, streams, owners) = Default::default();
+        let (fetching, fetched, epoch, syncing, added, streams, hand, owners) = Default::default();
         let sequence = AtomicU64::new(sequence);
-        Arc::new(Self {
+        let this = Arc::new(Self {
             parts,
             file,
             writer,
@@ -99,8 +106,11 @@ impl Memory {
             syncing,
             added,
             streams,
+            hand,
             owners,
-        })
+        });
+        this.parts.space.add(&this);
+        this
     }
 
     pub fn control(&self) -> &Control {
@@ -133,7 +143,7 @@ impl Memory {
         let count = stream.map_or(1, |stream| {
             let wanted = if stream.window == 1 { WINDOW_MIN } else { stream.window * 2 };
             *stream = Stream::default();
-            wanted.min(UNIT_PAGES)
+            wanted.min(self.parts.space.window_max())
         });
         let pages = self.control().run(page..end.min(page + count), PageState::Absent);
         streams.rotate_right(1);
@@ -141,12 +151,23 @@ impl Memory {
         pages
     }
 
+    /// Returns true if pages of a unit were fetched recently, or are being fetched.
+    pub fn is_recent(&self, unit: u32) -> bool {
+        let fetched = |stream: &Stream| stream.next > 0 && (stream.next - 1) / UNIT_PAGES == unit;
+        self.streams.lock().iter().any(fetched) || self.fetching.lock().contains(&unit)
+    }
+
     /// Chooses a number for a process; `None` if there are too many.
-    pub fn add_owner(&self) -> Option<u16> {
+    pub fn add_owner(&self) -> Option<(u16, MappingSlot)> {
         let mut owners = self.owners.lock();
-        let number = (1..OWNERS_MAX).find(|number| !owners.contains(number))?;
-        owners.insert(number);
-        Some(number)
+        let number = (1..OWNERS_MAX).find(|number| !owners.contains_key(number))?;
+        let mapping = owners.entry(number).or_default();
+        Some((number, mapping.clone()))
+    }
+
+    /// The mappings of all processes.
+    pub fn mappings(&self) -> Vec<MappingSlot> {
+        self.owners.lock().values().cloned().collect()
     }
 
     /// A process has ended, perhaps while it changed the state of pages. It has not stored to those without a complete twin. Returns

@@ -7,6 +7,7 @@
 //! - [`fetch`] fetches absent pages from the units' homes;
 //! - [`flush`] sends what processes have stored to the homes;
 //! - [`update`] drops or merges pages that others have changed;
+//! - [`space`] evicts pages of regions that exceed a limit;
 //! - [`barrier`] does both for all processes of the node at once;
 //! - [`lock`] has the locks that a process holds.
 
@@ -16,6 +17,7 @@ mod fetch;
 mod flush;
 mod lock;
 mod memory;
+mod space;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -28,6 +30,7 @@ use crate::replies::unexpected_reply;
 use barrier::NodeBarrier;
 use memory::Memory;
 use parking_lot::Mutex;
+use space::Space;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -63,6 +66,8 @@ struct Parts {
     engine: Arc<DataEngine>,
     /// Locks of the job-shared view.
     locks: Arc<FileLocks>,
+    /// Memory of all regions.
+    space: Space,
     /// Number of the last lock, and of the last process, on this node.
     last_number: AtomicU64,
 }
@@ -145,15 +150,18 @@ impl Parts {
 }
 
 impl Regions {
-    /// Creates the table of a node without regions; frames come from `engine`, and locks from those of the job-shared view.
+    /// Creates the table of a node without regions, which may take `memory` bytes; frames come from `engine`, and locks from those of
+    /// the job-shared view.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
         rpc: Arc<dyn Rpc>,
         engine: Arc<DataEngine>,
         locks: Arc<FileLocks>,
+        memory: u64,
     ) -> Arc<Self> {
-        let parts = Arc::new(Parts { runtime, cluster, rpc, engine, locks, last_number: AtomicU64::new(0) });
+        let (space, last_number) = (Space::new(memory), AtomicU64::new(0));
+        let parts = Arc::new(Parts { runtime, cluster, rpc, engine, locks, space, last_number });
         Arc::new(Self { parts, table: Mutex::default() })
     }
 

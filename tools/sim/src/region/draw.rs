@@ -5,7 +5,7 @@ use super::program::{Fault, Interval, Op, Place, RegionProgram, Round};
 use crate::rng::Rng;
 use crate::world::{Canary, WorldConfig};
 use std::time::Duration;
-use tameike_core::limits::{BLOCKS_PER_UNIT, UNIT_SIZE};
+use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_fabric::simulated::NetworkFaults;
 
 /// Largest number of calls of one program, so that a run takes milliseconds.
@@ -54,6 +54,10 @@ fn draw_world(rng: &mut Rng, (seed, nodes): (u64, usize), canary: Option<Canary>
     world.inline_max = *rng.pick(&[UNIT_SIZE, UNIT_SIZE, 3000]);
     if rng.percent(30) {
         world.slowness = (0..nodes).map(|_| Duration::from_micros(rng.below(5000))).collect();
+    }
+    if rng.percent(40) {
+        // The smallest evicts at each fetch.
+        world.region_memory = *rng.pick(&[1, 8, 40]) * BLOCK_SIZE as u64;
     }
     world.volatile = rng.percent(40);
     world.canary = canary;

@@ -25,6 +25,8 @@ pub struct WorldConfig {
     pub view_frames: u32,
     /// Maximum number of frames of each service pool of a node: requests, replies, reads, flushes and disk.
     pub service_frames: u32,
+    /// Memory of each node for pages of regions, in bytes.
+    pub region_memory: u64,
     /// Log size that triggers a checkpoint, in bytes.
     pub checkpoint_bytes: usize,
     /// Maximum delay of blocking calls on each node.
@@ -50,6 +52,7 @@ impl WorldConfig {
             capacity: AMPLE_CAPACITY,
             view_frames: u32::MAX,
             service_frames: u32::MAX,
+            region_memory: u64::MAX,
             checkpoint_bytes: CHECKPOINT_BYTES,
             slowness: vec![Duration::ZERO; nodes],
             skew: vec![Duration::ZERO; nodes],

@@ -57,7 +57,7 @@ impl World {
         after_power_loss: bool,
     ) -> Result<()> {
         let (id, runtime) = (NodeId(node as u32), machine.runtime());
-        let memory = Memory::new(MEMORY_MIN, true)?;
+        let memory = Memory::new(MEMORY_MIN, true, self.config.region_memory)?;
         let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
         let fabric = self.network.start(SimulatedConfig {
             node: id,

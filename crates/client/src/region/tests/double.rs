@@ -35,7 +35,8 @@ struct State {
     since: u64,
     arrived: Vec<(Arrival, Resolver<Result<Release>>)>,
     broken: bool,
-    failing: bool,
+    failing_patches: bool,
+    failing_reads: bool,
     locks: (u32, u32),
 }
 
@@ -72,8 +73,12 @@ impl Double {
         self.state.lock().locks
     }
 
-    pub fn fail_units(&self, fail: bool) {
-        self.state.lock().failing = fail;
+    pub fn fail_patches(&self, fail: bool) {
+        self.state.lock().failing_patches = fail;
+    }
+
+    pub fn fail_reads(&self, fail: bool) {
+        self.state.lock().failing_reads = fail;
     }
 
     pub fn byte(&self, at: usize) -> u8 {
@@ -88,9 +93,8 @@ impl Double {
     fn serve_unit(&self, request: &UnitRequest, payload: Option<&Payload>) -> Result<(UnitReply, Vec<u8>)> {
         let mut state = self.state.lock();
         match request {
-            UnitRequest::Patch { .. } | UnitRequest::Read { .. } if state.failing => {
-                Err(Errno::ENOSPC.into())
-            }
+            UnitRequest::Patch { .. } if state.failing_patches => Err(Errno::ENOSPC.into()),
+            UnitRequest::Read { .. } if state.failing_reads => Err(Errno::EHOSTDOWN.into()),
             UnitRequest::Patch { .. } => {
                 for patch in patches(payload.expect("a patch")) {
                     let patch = patch?;

@@ -179,9 +179,9 @@ fn a_sum_is_updated_after_a_failed_update() {
         let process = bed.attach(0, 1, false).await;
         process.store(100, 9).await;
         process.attachment.fetch_add(8, 3).await.expect("a sum");
-        bed.double.fail_units(true);
+        bed.double.fail_reads(true);
         assert!(process.attachment.update().await.is_err());
-        bed.double.fail_units(false);
+        bed.double.fail_reads(false);
         process.attachment.update().await.expect("updated");
         assert_eq!((process.load(8).await, process.load(100).await), (3, 9));
     });

@@ -13,6 +13,7 @@ use crate::locks::FileLocks;
 use double::{Double, DoubleRpc};
 use futures_util::future::join;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::{Errno, InodeId, Layout};
 use tameike_dsm::control::{Counter, PAGE_SIZE, UNIT_PAGES};
 use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, Step};
@@ -29,6 +30,7 @@ struct Process {
     pub attachment: Arc<Attachment>,
     region: MappedRegion,
     data: Arena,
+    runtime: Runtime,
 }
 
 struct NoSource;
@@ -49,6 +51,11 @@ struct Bed {
 
 impl Bed {
     pub fn new(runtime: &Runtime, nodes: u32, pages: u32) -> Self {
+        Self::with_memory(runtime, nodes, pages, u64::MAX)
+    }
+
+    /// The regions of a node evict pages beyond `memory` bytes.
+    pub fn with_memory(runtime: &Runtime, nodes: u32, pages: u32, memory: u64) -> Self {
         let cluster = fixtures::cluster(nodes);
         let double = Double::new();
         let nodes = (0..nodes).map(|number| {
@@ -57,7 +64,7 @@ impl Bed {
             let (cluster, engine_cluster) = (cluster.clone(), cluster.clone());
             let engine = DataEngine::new(runtime.clone(), engine_cluster, rpc.clone(), slab.pool(8), None);
             let locks = FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone());
-            Regions::new(runtime.clone(), cluster, rpc, engine, locks)
+            Regions::new(runtime.clone(), cluster, rpc, engine, locks, memory)
         });
         let nodes: Vec<_> = nodes.collect();
         double.set_nodes(&nodes);
@@ -67,12 +74,12 @@ impl Bed {
 
     pub async fn attach(&self, node: usize, processes: u32, alone: bool) -> Process {
         let attachment = self.nodes[node].attach(self.file, processes, alone).await.expect("attached");
-        Process::new(attachment, self.file.pages)
+        Process::new(attachment, self.file.pages, self.runtime.clone())
     }
 }
 
 impl Process {
-    fn new(attachment: Arc<Attachment>, pages: u32) -> Self {
+    fn new(attachment: Arc<Attachment>, pages: u32, runtime: Runtime) -> Self {
         let descriptors = attachment.memory().descriptors().expect("of the agent");
         let [data, ..] = descriptors;
         let data = Arena::map(data, pages as usize * PAGE_SIZE).expect("data");
@@ -81,14 +88,14 @@ impl Process {
         let mapping = Mapping::private(PAGE_SIZE).expect("an unused mapping");
         let owner = attachment.owner();
         let region = MappedRegion::new(memory, (mapping, Mechanism::None), Box::new(NoSource), owner);
-        Self { attachment, region, data }
+        Self { attachment, region, data, runtime }
     }
 
     async fn bring(&self, page: u32, write: bool) {
         loop {
             match self.region.advance(page, write).expect("no fault of the mechanism") {
                 Step::Done => return,
-                Step::Again => panic!("processes are simulated one after the other"),
+                Step::Again => self.runtime.sleep(Duration::from_micros(20)).await,
                 Step::Fetch => drop(self.attachment.fetch(page, write).await.expect("fetched")),
             }
         }
@@ -174,9 +181,9 @@ fn a_failed_flush_keeps_the_changes() {
         let bed = Bed::new(&runtime, 1, 4);
         let process = bed.attach(0, 1, false).await;
         process.store(5, 1).await;
-        bed.double.fail_units(true);
+        bed.double.fail_patches(true);
         assert_eq!(process.attachment.flush().await.map_err(|fault| fault.errno), Err(Errno::ENOSPC));
-        bed.double.fail_units(false);
+        bed.double.fail_patches(false);
         process.attachment.flush().await.expect("flushed");
         assert_eq!(bed.double.byte(5), 1);
         process.attachment.flush().await.expect("flushed");
@@ -216,6 +223,54 @@ fn a_detached_process_ends_barriers_and_leaves_its_stores() {
         assert!(one.attachment.barrier().await.is_err(), "and so does the next one");
         one.attachment.detach(false).await.expect("detached");
         assert!(bed.nodes.iter().all(|node| node.barrier_of(INODE).is_none()), "nothing is left");
+    });
+}
+
+#[test]
+fn a_region_larger_than_its_memory_keeps_all_stores() {
+    simulate(9, |runtime| async move {
+        let pages = 4 * UNIT_PAGES;
+        let limit = 100;
+        let bed = Bed::with_memory(&runtime, 2, pages, limit * PAGE_SIZE as u64);
+        let (one, two) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        for round in 1..3_u8 {
+            for page in 0..pages as usize {
+                one.store(page * PAGE_SIZE + page % 7, round).await;
+                two.store(page * PAGE_SIZE + 100, round + 7).await;
+                let used = one.attachment.memory().used_pages();
+                assert!(used < limit + 70, "{used} pages of {limit}");
+            }
+            assert_eq!(join(one.attachment.barrier(), two.attachment.barrier()).await, (Ok(()), Ok(())));
+            for page in 0..pages as usize {
+                assert_eq!(one.load(page * PAGE_SIZE + 100).await, round + 7);
+                assert_eq!(two.load(page * PAGE_SIZE + page % 7).await, round);
+            }
+        }
+        assert!(one.counted(Counter::PagesEvicted) > u64::from(3 * pages));
+    });
+}
+
+#[test]
+fn an_eviction_that_cannot_send_changes_keeps_them() {
+    simulate(10, |runtime| async move {
+        let bed = Bed::with_memory(&runtime, 1, 100, 16 * PAGE_SIZE as u64);
+        let process = bed.attach(0, 1, false).await;
+        for page in 0..7 {
+            process.store(page * PAGE_SIZE, 3).await;
+        }
+        bed.double.fail_patches(true);
+        for page in 7..20 {
+            process.store(page * PAGE_SIZE, 3).await;
+        }
+        assert_eq!(process.counted(Counter::PagesEvicted), 0);
+        bed.double.fail_patches(false);
+        for page in 20..100 {
+            process.store(page * PAGE_SIZE, 3).await;
+        }
+        assert!(process.counted(Counter::PagesEvicted) > 0);
+        for page in 0..100 {
+            assert_eq!(process.load(page * PAGE_SIZE).await, 3, "page {page}");
+        }
     });
 }
 

@@ -91,7 +91,8 @@ fn address(place: usize) -> usize {
 
 async fn run_program(runtime: Runtime, nodes: usize, alone: bool) {
     let draw = |bound: usize| (runtime.random_u64() % bound as u64) as usize;
-    let bed = Bed::new(&runtime, nodes as u32, PAGES);
+    let memory = [u64::MAX, PAGE_SIZE as u64, 4 * PAGE_SIZE as u64][draw(3)];
+    let bed = Bed::with_memory(&runtime, nodes as u32, PAGES, memory);
     let count = nodes * 2;
     let mut processes = Vec::new();
     for number in 0..count {

@@ -160,6 +160,7 @@ fn draw_world(rng: &mut Rng, seed: u64, canary: Option<Canary>) -> WorldConfig {
         capacity: if rng.percent(15) { *rng.pick(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
         view_frames: u32::MAX,
         service_frames: u32::MAX,
+        region_memory: u64::MAX,
         checkpoint_bytes: CHECKPOINT_BYTES,
         slowness,
         skew,

@@ -1,0 +1,243 @@
+//! Memory of all regions of a node: a limit, and eviction beyond it.
+//!
+//! Eviction makes pages absent that have not been fetched recently, in the order of their numbers. A valid page is dropped. A written page
+//! is protected again in all processes, its changes are sent to its home, and then it is dropped. The memory of a single process, which
+//! changes its protections by itself, is not evicted.
+
+use super::flush::Differences;
+use super::memory::Memory;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use tameike_core::{Errno, Fault, Result};
+use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
+
+/// Pages that one eviction makes absent.
+const EVICTED_MAX: u32 = UNIT_PAGES;
+/// Pages that are fetched between two looks at the used memory.
+const FETCHED_MAX: u32 = 64;
+/// Owner of pages that the agent has claimed.
+const AGENT: u16 = 0;
+
+/// The memory of all regions of a node.
+pub(super) struct Space {
+    /// Largest number of pages of data and twins.
+    limit: u64,
+    memories: Mutex<Vec<Weak<Memory>>>,
+    /// Pages fetched since the last look.
+    fetched: AtomicU32,
+    /// Held by an eviction.
+    evicting: async_lock::Mutex<()>,
+}
+
+/// Pages to evict, in runs that are each of one unit.
+#[derive(Default)]
+struct Victims {
+    valid: Vec<Range<u32>>,
+    written: Vec<Range<u32>>,
+}
+
+fn add(runs: &mut Vec<Range<u32>>, page: u32) {
+    match runs.last_mut() {
+        Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => last.end += 1,
+        _ => runs.push(page..page + 1),
+    }
+}
+
+impl Victims {
+    fn count(&self) -> u32 {
+        self.valid.iter().chain(&self.written).map(|run| run.len() as u32).sum()
+    }
+}
+
+impl Space {
+    /// A limit in bytes.
+    pub fn new(limit: u64) -> Self {
+        let (memories, fetched, evicting) = Default::default();
+        Self { limit: limit / PAGE_SIZE as u64, memories, fetched, evicting }
+    }
+
+    /// Adds a memory, until it is dropped.
+    pub fn add(&self, memory: &Arc<Memory>) {
+        let mut memories = self.memories.lock();
+        memories.retain(|memory| memory.strong_count() > 0);
+        memories.push(Arc::downgrade(memory));
+    }
+
+    /// The used pages, and the memory that uses most of those that can be evicted.
+    fn used(&self) -> (u64, Option<Arc<Memory>>) {
+        let (mut total, mut largest) = (0, None);
+        let memories: Vec<_> = self.memories.lock().iter().filter_map(Weak::upgrade).collect();
+        for memory in memories {
+            let used = memory.memory.used_pages();
+            total += used;
+            if !memory.alone && largest.as_ref().is_none_or(|(most, _)| used > *most) {
+                largest = Some((used, memory));
+            }
+        }
+        (total, largest.map(|(_, memory)| memory))
+    }
+
+    /// Largest number of pages that a sequential reader gets at once.
+    pub fn window_max(&self) -> u32 {
+        (self.limit / 8).clamp(1, UNIT_PAGES.into()) as u32
+    }
+
+    /// Counts fetched pages.
+    pub fn add_fetched(&self, pages: u32) {
+        self.fetched.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Evicts pages if the memory of all regions exceeds the limit, from time to time. Call it before each fetch.
+    pub async fn make_room(&self) {
+        let fetched = self.fetched.load(Ordering::Relaxed);
+        if fetched < self.window_max().min(FETCHED_MAX) {
+            return;
+        }
+        self.fetched.store(0, Ordering::Relaxed);
+        if self.used().0 < self.limit {
+            return;
+        }
+        let _evicting = self.evicting.lock().await;
+        loop {
+            let (used, largest) = self.used();
+            let Some(memory) = largest.filter(|_| used >= self.limit) else { return };
+            let wanted = EVICTED_MAX.min((self.limit / 4) as u32).max(1);
+            match memory.evict(wanted).await {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(fault) => {
+                    let region = memory.file.inode;
+                    return log::warn!("region {region} exceeds the memory limit of regions: {fault}");
+                }
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Makes about `wanted` pages absent. Returns how many.
+    ///
+    /// # Errors
+    /// Those of a flush; the changes are still here then.
+    async fn evict(self: &Arc<Self>, wanted: u32) -> Result<u32> {
+        let mut unannounced = self.syncing.lock().await;
+        let mut victims = self.choose_victims(wanted, |unit| !self.is_recent(unit));
+        if victims.count() == 0 {
+            victims = self.choose_victims(wanted, |_| true);
+        }
+        let Victims { valid, written } = victims;
+        let dropped = self.drop_pages(&valid, PageState::Valid)?;
+        let claimed = self.claim_written(&written);
+        if claimed.is_empty() {
+            return Ok(dropped);
+        }
+        let sent = match self.protect_again(&claimed) {
+            Ok(()) => self.send_changes(Differences::claimed(self, &claimed), &mut unannounced).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = sent {
+            // They are as before: a process that stores to one opens it again.
+            self.release_claims(&claimed);
+            return Err(fault);
+        }
+        Ok(dropped + self.drop_pages(&claimed, PageState::Claimed)?)
+    }
+
+    /// Chooses up to `wanted` pages of some units, from the hand on, in the order of their numbers.
+    fn choose_victims(&self, wanted: u32, is_meant: impl Fn(u32) -> bool) -> Victims {
+        let control = self.control();
+        let mut victims = Victims::default();
+        let mut hand = self.hand.lock();
+        let first = *hand;
+        let units = (first / UNIT_PAGES..control.units()).chain(0..first.div_ceil(UNIT_PAGES));
+        for unit in units.filter(|&unit| is_meant(unit)) {
+            for page in control.pages_of(unit) {
+                match control.load(page).state() {
+                    PageState::Valid => add(&mut victims.valid, page),
+                    PageState::Written => add(&mut victims.written, page),
+                    PageState::Absent | PageState::Claimed | PageState::Opening => {}
+                }
+                if victims.count() == wanted {
+                    *hand = page + 1;
+                    return victims;
+                }
+            }
+        }
+        victims
+    }
+
+    /// Makes pages absent that are in a state, with their data and twins. Returns how many.
+    fn drop_pages(&self, runs: &[Range<u32>], state: PageState) -> Result<u32> {
+        let control = self.control();
+        // No page becomes valid between the change of its word and the removal of its data.
+        let _epoch = self.epoch.write();
+        let mut count = 0;
+        for run in runs {
+            let mut dropped = run.start..run.start;
+            for page in run.clone() {
+                let word = control.load(page);
+                let is_dropped = word.state() == state && control.replace(page, word, word.dropped());
+                if is_dropped && dropped.end == page {
+                    dropped.end += 1;
+                } else {
+                    count += self.remove(&dropped, state)?;
+                    dropped = if is_dropped { page..page + 1 } else { page + 1..page + 1 };
+                }
+            }
+            count += self.remove(&dropped, state)?;
+        }
+        control.count(Counter::PagesEvicted, count.into());
+        Ok(count)
+    }
+
+    fn remove(&self, pages: &Range<u32>, state: PageState) -> Result<u32> {
+        if !pages.is_empty() {
+            let failed = |error| Fault::from_os("evicting pages of a region", &error);
+            self.memory.punch(pages.clone()).map_err(failed)?;
+            if state == PageState::Claimed {
+                self.memory.punch_twins(pages.clone()).map_err(failed)?;
+            }
+        }
+        Ok(pages.len() as u32)
+    }
+
+    /// Claims written pages for the agent. Processes that have opened them can still store to them.
+    fn claim_written(&self, runs: &[Range<u32>]) -> Vec<Range<u32>> {
+        let control = self.control();
+        let mut claimed = Vec::new();
+        for page in runs.iter().cloned().flatten() {
+            let word = control.load(page);
+            let is_written = word.state() == PageState::Written;
+            if is_written && control.replace(page, word, word.with(PageState::Claimed, AGENT)) {
+                add(&mut claimed, page);
+            }
+        }
+        claimed
+    }
+
+    fn release_claims(&self, runs: &[Range<u32>]) {
+        let control = self.control();
+        for page in runs.iter().cloned().flatten() {
+            control.store(page, control.load(page).with(PageState::Written, 0));
+        }
+    }
+
+    /// Protects pages against stores, in all processes.
+    fn protect_again(&self, runs: &[Range<u32>]) -> Result<()> {
+        for process in self.mappings() {
+            let Some(userfault) = process.get() else { continue };
+            for run in runs {
+                let bytes = u64::from(run.start) * PAGE_SIZE as u64..u64::from(run.end) * PAGE_SIZE as u64;
+                let protected = userfault.protect(bytes);
+                match protected.map_err(|error| Fault::from_os("protecting pages of a region", &error)) {
+                    // The process has ended, or has removed its mapping.
+                    Err(fault) if [Errno::ESRCH, Errno::ENOENT].contains(&fault.errno) => break,
+                    protected => protected?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
