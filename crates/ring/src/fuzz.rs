@@ -104,6 +104,8 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("region-lock", Request::RegionLock { region: 2, lock: 3 }),
         ("region-unlock", Request::RegionUnlock { region: 2, lock: 3 }),
         ("region-fetch-add", Request::RegionFetchAdd { region: 2, offset: 8, addend: 3 }),
+        ("region-allocate", Request::RegionAllocate { region: 2, bytes: 100, alignment: 8 }),
+        ("region-free", Request::RegionFree { region: 2, offset: 16 }),
         ("region-close", Request::RegionClose { region: 2 }),
     ];
     seeds.map(|(name, request)| (name, bytes_of(&request.encode()))).into()

@@ -220,6 +220,22 @@ pub enum Request {
         /// The addend; the sum wraps.
         addend: u64,
     },
+    /// Allocates a block of a region. The reply is its offset.
+    RegionAllocate {
+        /// Number of the region.
+        region: u64,
+        /// Size in bytes.
+        bytes: u64,
+        /// The offset is a multiple of it.
+        alignment: u64,
+    },
+    /// Frees an allocated block of a region.
+    RegionFree {
+        /// Number of the region.
+        region: u64,
+        /// Offset of the block.
+        offset: u64,
+    },
     /// Detaches from a region.
     RegionClose {
         /// Number of the region.
@@ -297,6 +313,8 @@ const REGION_CLOSE: u64 = 21;
 const REGION_LOCK: u64 = 22;
 const REGION_UNLOCK: u64 = 23;
 const REGION_FETCH_ADD: u64 = 24;
+const REGION_ALLOCATE: u64 = 25;
+const REGION_FREE: u64 = 26;
 
 impl Path {
     fn words(self) -> [u64; 2] {
@@ -384,6 +402,10 @@ impl Request {
             Self::RegionFetchAdd { region, offset, addend } => {
                 [REGION_FETCH_ADD, *region, *offset, *addend, 0, 0, 0, 0]
             }
+            Self::RegionAllocate { region, bytes, alignment } => {
+                [REGION_ALLOCATE, *region, *bytes, *alignment, 0, 0, 0, 0]
+            }
+            Self::RegionFree { region, offset } => [REGION_FREE, *region, *offset, 0, 0, 0, 0, 0],
             Self::RegionClose { region } => [REGION_CLOSE, *region, 0, 0, 0, 0, 0, 0],
         }
     }
@@ -424,6 +446,8 @@ impl Request {
             REGION_LOCK => Self::RegionLock { region: a, lock: u32::try_from(b).ok()? },
             REGION_UNLOCK => Self::RegionUnlock { region: a, lock: u32::try_from(b).ok()? },
             REGION_FETCH_ADD => Self::RegionFetchAdd { region: a, offset: b, addend: c },
+            REGION_ALLOCATE => Self::RegionAllocate { region: a, bytes: b, alignment: c },
+            REGION_FREE => Self::RegionFree { region: a, offset: b },
             REGION_CLOSE => Self::RegionClose { region: a },
             _ => return None,
         })
@@ -455,6 +479,8 @@ impl Request {
             | Self::RegionLock { .. }
             | Self::RegionUnlock { .. }
             | Self::RegionFetchAdd { .. }
+            | Self::RegionAllocate { .. }
+            | Self::RegionFree { .. }
             | Self::RegionClose { .. } => 0,
         }
     }

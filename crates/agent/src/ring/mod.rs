@@ -164,6 +164,8 @@ fn handle_of(request: &Request) -> Option<u64> {
         | Request::RegionLock { .. }
         | Request::RegionUnlock { .. }
         | Request::RegionFetchAdd { .. }
+        | Request::RegionAllocate { .. }
+        | Request::RegionFree { .. }
         | Request::RegionClose { .. } => None,
     }
 }
@@ -179,6 +181,8 @@ fn region_of(request: &Request) -> Option<u64> {
         | Request::RegionLock { region, .. }
         | Request::RegionUnlock { region, .. }
         | Request::RegionFetchAdd { region, .. }
+        | Request::RegionAllocate { region, .. }
+        | Request::RegionFree { region, .. }
         | Request::RegionClose { region } => Some(*region),
         _ => None,
     }

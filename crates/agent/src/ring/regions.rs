@@ -77,6 +77,10 @@ async fn about(region: &Attachment, request: Request, passed: Option<OwnedFd>) -
         Request::RegionFetchAdd { offset, addend, .. } => {
             return Ok(Reply::Offset(region.fetch_add(offset, addend).await?));
         }
+        Request::RegionAllocate { bytes, alignment, .. } => {
+            return Ok(Reply::Offset(region.allocate(bytes, alignment).await?));
+        }
+        Request::RegionFree { offset, .. } => region.free(offset).await?,
         Request::RegionClose { .. } => region.detach(false).await?,
         _ => return Err(Errno::EINVAL.into()),
     }

@@ -219,6 +219,34 @@ pub unsafe extern "C" fn tameike_dsm_fetch_add(
     })
 }
 
+/// Allocates a block of `bytes` bytes of a region for any process, at an offset that is a multiple of `alignment` (a power of two, and at
+/// least 16), and stores the offset of its first byte in `*offset`. Processes map the region at different addresses: pass the offset to
+/// others, not a pointer. The content of the block is what the region has there. Blocks are forgotten when all processes have detached.
+/// Returns 0 or a negative errno: -ENOMEM if the region has no such free block; -EINVAL if `bytes` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_allocate(
+    region: *mut Region,
+    bytes: u64,
+    alignment: u64,
+    offset: *mut u64,
+) -> c_int {
+    done(|| {
+        check_memory(offset, 1)?;
+        // SAFETY: by the contract of the function.
+        let allocated = unsafe { deref(region)? }.allocate(bytes, alignment)?;
+        // SAFETY: the same.
+        unsafe { write_out(offset, allocated) }
+    })
+}
+
+/// Frees a block at the offset that tameike_dsm_allocate() has returned, in any process. Returns 0 or a negative errno: -EINVAL if no block
+/// begins there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tameike_dsm_deallocate(region: *mut Region, offset: u64) -> c_int {
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(region)? }.free(offset))
+}
+
 /// Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
 /// or a negative errno: -EINVAL if they are not in the region.
 #[unsafe(no_mangle)]

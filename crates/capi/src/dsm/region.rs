@@ -194,6 +194,18 @@ impl Region {
         result_of(self.attached.client.add_in_region(self.attached.region, offset, addend))
     }
 
+    /// Allocates a block of bytes, and returns its offset.
+    pub fn allocate(&self, bytes: u64, alignment: u64) -> Result<u64> {
+        self.mapped()?;
+        result_of(self.attached.client.allocate_in_region(self.attached.region, bytes, alignment))
+    }
+
+    /// Frees an allocated block.
+    pub fn free(&self, offset: u64) -> Result<()> {
+        self.mapped()?;
+        result_of(self.attached.client.free_in_region(self.attached.region, offset))
+    }
+
     fn call<T>(&self, call: impl FnOnce(&Client, u64) -> Answer<T>) -> Result<T> {
         let mapped = self.mapped()?;
         let called = result_of(call(self.attached.client, self.attached.region));

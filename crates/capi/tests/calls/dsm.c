@@ -364,6 +364,46 @@ static int locked(char **arguments) {
     return -tameike_dsm_detach(region);
 }
 
+/* `blocks PATH RANK RANKS`: each process fills blocks that it allocates, and the next one checks and frees them. */
+static int blocks(char **arguments) {
+    enum { BLOCKS = 50, SIZE = 1000, REGION = 64 * PAGE };
+    int rank = atoi(arguments[1]), ranks = atoi(arguments[2]), other = (rank + 1) % ranks;
+    tameike_dsm *region;
+    uint64_t table = 0, whole;
+    EQUAL(tameike_dsm_create(arguments[0], REGION, (unsigned)ranks, 0, &region), 0);
+    char *bytes = tameike_dsm_address(region);
+    EQUAL(tameike_dsm_deallocate(region, 0), -EINVAL);
+    EQUAL(tameike_dsm_allocate(region, 0, 16, &whole), -EINVAL);
+    EQUAL(tameike_dsm_allocate(region, 10, 24, &whole), -EINVAL);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    if (rank == 0) EQUAL(tameike_dsm_allocate(region, (size_t)ranks * BLOCKS * sizeof(uint64_t), 4096, &table), 0);
+    EQUAL(table, 0);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    volatile uint64_t *offsets = (uint64_t *)bytes;
+    for (int block = 0; block < BLOCKS; block++) {
+        uint64_t offset;
+        EQUAL(tameike_dsm_allocate(region, SIZE, 64, &offset), 0);
+        EQUAL(offset % 64, 0);
+        memset(bytes + offset, rank * BLOCKS + block, SIZE);
+        offsets[rank * BLOCKS + block] = offset;
+    }
+    EQUAL(tameike_dsm_allocate(region, REGION, 16, &whole), -ENOMEM);
+    EQUAL(tameike_dsm_barrier(region), 0);
+    for (int block = other * BLOCKS; block < (other + 1) * BLOCKS; block++) {
+        for (int at = 0; at < SIZE; at++) EQUAL((unsigned char)bytes[offsets[block] + at], (unsigned char)block);
+        EQUAL(tameike_dsm_deallocate(region, offsets[block]), 0);
+        EQUAL(tameike_dsm_deallocate(region, offsets[block]), -EINVAL);
+    }
+    EQUAL(tameike_dsm_barrier(region), 0);
+    if (rank == 0) {
+        EQUAL(tameike_dsm_deallocate(region, table), 0);
+        EQUAL(tameike_dsm_allocate(region, REGION, 16, &whole), 0);
+        EQUAL(whole, 0);
+    }
+    EQUAL(tameike_dsm_barrier(region), 0);
+    return -tameike_dsm_detach(region);
+}
+
 /* `owner PATH RANK`: rank 1 is killed while it holds a lock. */
 static int owner(char **arguments) {
     tameike_dsm *region;

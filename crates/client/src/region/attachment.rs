@@ -162,6 +162,32 @@ impl Attachment {
         }
     }
 
+    /// Allocates a block of `bytes` bytes of the region, at an offset that is a multiple of `alignment`. Returns its offset. All processes
+    /// allocate from the same bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` if the size is 0 or the alignment no power of two; `ENOMEM` if there is no free block; `EHOSTDOWN`.
+    pub async fn allocate(&self, bytes: u64, alignment: u64) -> Result<u64> {
+        let (region, pages) = (self.memory.file.inode, self.memory.file.pages);
+        let request = RegionRequest::Allocate { region, pages, bytes, alignment };
+        match self.memory.parts.ask(region, request).await? {
+            RegionReply::Allocated(offset) => Ok(offset),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Frees an allocated block.
+    ///
+    /// # Errors
+    /// `EINVAL` if none begins at the offset; `EHOSTDOWN`.
+    pub async fn free(&self, offset: u64) -> Result<()> {
+        let region = self.memory.file.inode;
+        match self.memory.parts.ask(region, RegionRequest::Free { region, offset }).await? {
+            RegionReply::Done => Ok(()),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
     /// Detaches the process, with a flush. `failed`: it has ended without detaching. Does nothing the second time.
     ///
     /// # Errors

@@ -155,6 +155,25 @@ pub enum RegionRequest {
     /// Processes have arrived at a barrier. The reply is the release. Fails with `ESTALE` if it is not the current
     /// barrier, with `EPIPE` if a process has detached, with `EOWNERDEAD` if one has ended without detaching.
     Arrive(Arrival),
+    /// Allocates a block of bytes. Fails with `EINVAL` if the size is 0 or the alignment no power of two, with `ENOMEM` if there is no
+    /// free block.
+    Allocate {
+        /// The region.
+        region: InodeId,
+        /// Size of the region in pages.
+        pages: u32,
+        /// Size of the block in bytes.
+        bytes: u64,
+        /// The offset is a multiple of it.
+        alignment: u64,
+    },
+    /// Frees an allocated block. Fails with `EINVAL` if none begins there.
+    Free {
+        /// The region.
+        region: InodeId,
+        /// Offset of the block in bytes.
+        offset: u64,
+    },
 }
 
 impl RegionRequest {
@@ -162,7 +181,12 @@ impl RegionRequest {
     pub(super) fn is_read_only(&self) -> bool {
         match self {
             Self::Changes { .. } => true,
-            Self::Attach { .. } | Self::Detach { .. } | Self::Publish { .. } | Self::Arrive(_) => false,
+            Self::Attach { .. }
+            | Self::Detach { .. }
+            | Self::Publish { .. }
+            | Self::Arrive(_)
+            | Self::Allocate { .. }
+            | Self::Free { .. } => false,
         }
     }
 }
@@ -194,4 +218,6 @@ pub enum RegionReply {
     },
     /// Reply to [`RegionRequest::Arrive`].
     Released(Release),
+    /// Reply to [`RegionRequest::Allocate`]: the offset of the block in bytes.
+    Allocated(u64),
 }

@@ -19,6 +19,14 @@ const LEFT_BY_LOCKS: usize = SLOTS - SLOTS / 4;
 /// The same for barriers, so that a process can flush and detach while threads are in barriers.
 pub(crate) const LEFT_BY_BARRIERS: usize = SLOTS - SLOTS / 2 + SLOTS / 8;
 
+/// The number of a reply.
+fn number(reply: Reply) -> Option<u64> {
+    match reply {
+        Reply::Offset(number) => Some(number),
+        _ => None,
+    }
+}
+
 /// A region to which the process is attached.
 #[derive(Debug)]
 pub struct Region {
@@ -113,11 +121,17 @@ impl Client {
 
     /// Adds to a number in a region, and returns the number before.
     pub fn add_in_region(&self, region: u64, offset: u64, addend: u64) -> Answer<u64> {
-        let reply = self.by_long_call(&Request::RegionFetchAdd { region, offset, addend });
-        self.take(reply, |reply| match reply {
-            Reply::Offset(before) => Some(before),
-            _ => None,
-        })
+        self.take(self.by_long_call(&Request::RegionFetchAdd { region, offset, addend }), number)
+    }
+
+    /// Allocates a block of a region, and returns its offset.
+    pub fn allocate_in_region(&self, region: u64, bytes: u64, alignment: u64) -> Answer<u64> {
+        self.take(self.by_long_call(&Request::RegionAllocate { region, bytes, alignment }), number)
+    }
+
+    /// Frees an allocated block of a region.
+    pub fn free_in_region(&self, region: u64, offset: u64) -> Answer<()> {
+        self.take(self.by_long_call(&Request::RegionFree { region, offset }), done)
     }
 
     /// Detaches from a region. The number is invalid afterwards in any case.

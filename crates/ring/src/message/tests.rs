@@ -33,6 +33,8 @@ fn requests() -> Vec<Request> {
         Request::RegionLock { region: handle, lock: u32::MAX },
         Request::RegionUnlock { region: handle, lock: u32::MAX },
         Request::RegionFetchAdd { region: handle, offset: u64::MAX, addend: u64::MAX },
+        Request::RegionAllocate { region: handle, bytes: u64::MAX, alignment: 1 << 63 },
+        Request::RegionFree { region: handle, offset: u64::MAX },
         Request::RegionClose { region: handle },
     ]
 }

@@ -7,6 +7,7 @@
 //! - If a process detaches or ends while others are attached, barriers fail until all have detached.
 
 mod changes;
+mod heap;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use state::{Broken, Completed, End, Region};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest, Writer};
@@ -67,6 +69,7 @@ impl RegionService {
     /// # Errors
     /// - `EINVAL` for an invalid request, or if `from` has no attached process; `EBUSY` if all processes have attached.
     /// - Those of [`MetaService::move_to_units`], for the first process.
+    /// - `ENOMEM` if there is no free block of bytes.
     /// - `ESTALE` for an arrival at another barrier than the current one.
     /// - `EPIPE` if a process has detached, `EOWNERDEAD` if one has ended without detaching.
     /// - `EPROTO` if this node is not the coordinator.
@@ -92,6 +95,14 @@ impl RegionService {
                 Ok(RegionReply::Changes { sequence, changes, failed: region.has_failed() })
             }),
             RegionRequest::Arrive(arrival) => self.arrive(from, arrival).await,
+            RegionRequest::Allocate { region, pages, bytes, alignment } => {
+                let size = u64::from(pages) * BLOCK_SIZE as u64;
+                let allocated = self.with(region, from, |region| region.allocate(from, size, bytes, alignment));
+                allocated.map(RegionReply::Allocated)
+            }
+            RegionRequest::Free { region, offset } => {
+                self.with(region, from, |region| region.free(from, offset)).map(|()| RegionReply::Done)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The processes of one region, and its barriers. `W` is a waiting arrival.
 
 use super::changes::ChangeLog;
+use super::heap::{Heap, no_block};
 use std::collections::BTreeMap;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::region::{Arrival, Changes, Members, NodeChanges, Release, Writer};
@@ -23,6 +24,8 @@ pub(super) struct Region<W> {
     arrived: u32,
     waiting: Vec<W>,
     log: ChangeLog,
+    /// Since the first allocation.
+    heap: Option<Heap>,
 }
 
 /// Reason why processes of a node are no longer attached.
@@ -86,6 +89,7 @@ impl<W> Region<W> {
             arrived: 0,
             waiting: Vec::new(),
             log: ChangeLog::default(),
+            heap: None,
         })
     }
 
@@ -183,6 +187,18 @@ impl<W> Region<W> {
     /// Whether a process has ended without detaching.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
+    }
+
+    /// Allocates a block of the region, which has `size` bytes, for a process of `node`.
+    pub(super) fn allocate(&mut self, node: NodeId, size: u64, bytes: u64, alignment: u64) -> Result<u64> {
+        self.check_member(node)?;
+        self.heap.get_or_insert_with(|| Heap::new(size)).allocate(bytes, alignment)
+    }
+
+    /// Frees an allocated block.
+    pub(super) fn free(&mut self, node: NodeId, offset: u64) -> Result<()> {
+        self.check_member(node)?;
+        self.heap.as_mut().map_or_else(|| Err(no_block(offset)), |heap| heap.free(offset))
     }
 
     pub(super) fn changes_after(&self, sequence: u64) -> Changes {

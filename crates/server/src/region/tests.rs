@@ -408,3 +408,26 @@ fn the_file_of_a_region_has_no_inline_content() {
     bed.attach(1, 1).unwrap();
     assert!(!bed.world.machine.run(client.stat(bed.region)).expect("the file exists").inline);
 }
+
+#[test]
+fn processes_of_all_nodes_allocate_different_blocks() {
+    let bed = Bed::new(12);
+    let region = bed.region;
+    let allocate = |node, bytes| {
+        bed.serve(node, RegionRequest::Allocate { region, pages: 2, bytes, alignment: 16 })
+    };
+    let free = |node, offset| bed.serve(node, RegionRequest::Free { region, offset });
+    bed.attach(1, 2).unwrap();
+    bed.attach(2, 2).unwrap();
+    assert_eq!(errno(free(1, 0)), Errno::EINVAL, "nothing is allocated");
+    assert_eq!(allocate(1, 5000), Ok(RegionReply::Allocated(0)));
+    assert_eq!(allocate(2, 3000), Ok(RegionReply::Allocated(5008)));
+    assert_eq!(errno(allocate(1, 1000)), Errno::ENOMEM);
+    assert_eq!(errno(allocate(3, 16)), Errno::EINVAL, "no process of it is attached");
+    assert_eq!(free(2, 0), Ok(RegionReply::Done), "of another node");
+    assert_eq!(allocate(1, 1000), Ok(RegionReply::Allocated(0)));
+    bed.detach(1, false).unwrap();
+    bed.detach(2, false).unwrap();
+    bed.attach(1, 1).unwrap();
+    assert_eq!(allocate(1, 8192), Ok(RegionReply::Allocated(0)), "the blocks are forgotten");
+}

@@ -41,6 +41,11 @@ fn requests_to_coordinators_of_regions() {
         (RegionRequest::Publish { region: INODE, memory: 1, pages: pages() }, "0283840401020103ac02f403"),
         (RegionRequest::Changes { region: INODE, after: 300 }, "03838404ac02"),
         (RegionRequest::Arrive(arrival()), "04838404ac02c80101c80101020103ac02f40305"),
+        (
+            RegionRequest::Allocate { region: INODE, pages: 300, bytes: 200, alignment: 8 },
+            "05838404ac02c80108",
+        ),
+        (RegionRequest::Free { region: INODE, offset: 300 }, "06838404ac02"),
     ]);
 }
 
@@ -56,6 +61,7 @@ fn replies_of_coordinators_of_regions() {
             "03ac020101c80101020103ac02f40300",
         ),
         (RegionReply::Released(release()), "04ad0282010101c80101020103ac02f403050100c801"),
+        (RegionReply::Allocated(300), "05ac02"),
     ]);
 }
 
