@@ -524,7 +524,7 @@ int main(int count, char **arguments) {
         const char *name;
         int arguments;
         int (*run)(char **);
-    } tasks[] = {{"share", 7, share},     {"left", 3, left},           {"errors", 2, errors},
+    } tasks[] = {{"share", 8, share},     {"left", 3, left},           {"errors", 2, errors},
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
                  {"calls", 2, calls},     {"again", 3, again},
                  {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost}};
