@@ -414,6 +414,20 @@ int tameike_dsm_fetch_add(tameike_dsm *region,
                           uint64_t addend,
                           uint64_t *previous);
 
+// Allocates a block of `bytes` bytes of a region for any process, at an offset that is a multiple of `alignment` (a power of two, and at
+// least 16), and stores the offset of its first byte in `*offset`. Processes map the region at different addresses: pass the offset to
+// others, not a pointer. The content of the block is what the region has there. Blocks are forgotten when all processes have detached.
+// Returns 0 or a negative errno: -ENOMEM if the region has no such free block; -EINVAL if `bytes` is 0.
+int tameike_dsm_allocate(tameike_dsm *region,
+                         uint64_t bytes,
+                         uint64_t alignment,
+                         uint64_t *offset);
+
+// Frees a block at the offset that tameike_dsm_allocate() has returned, in any process. Returns 0 or a negative errno: -EINVAL if no block
+// begins there.
+int tameike_dsm_deallocate(tameike_dsm *region,
+                           uint64_t offset);
+
 // Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
 // or a negative errno: -EINVAL if they are not in the region.
 int tameike_dsm_touch(tameike_dsm *region,

@@ -526,7 +526,7 @@ int main(int count, char **arguments) {
         int (*run)(char **);
     } tasks[] = {{"share", 8, share},     {"left", 3, left},           {"errors", 2, errors},
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
-                 {"calls", 2, calls},     {"again", 3, again},
+                 {"calls", 2, calls},     {"again", 3, again},       {"blocks", 3, blocks},
                  {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)

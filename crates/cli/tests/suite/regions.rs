@@ -207,6 +207,14 @@ fn locks_and_additions_hold_on_all_nodes() {
     }
 }
 
+/// S47g.
+#[test]
+fn processes_of_all_nodes_allocate_and_free_blocks() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    succeed(&mut Site::new().job(2, &[], &on_nodes(&program, "blocks", &[0, 1, 0, 1], "4")));
+}
+
 /// S48b.
 #[test]
 fn a_lock_of_a_killed_process_passes_on() {

@@ -97,7 +97,8 @@ impl RegionService {
             RegionRequest::Arrive(arrival) => self.arrive(from, arrival).await,
             RegionRequest::Allocate { region, pages, bytes, alignment } => {
                 let size = u64::from(pages) * BLOCK_SIZE as u64;
-                let allocated = self.with(region, from, |region| region.allocate(from, size, bytes, alignment));
+                let allocated =
+                    self.with(region, from, |region| region.allocate(from, size, bytes, alignment));
                 allocated.map(RegionReply::Allocated)
             }
             RegionRequest::Free { region, offset } => {

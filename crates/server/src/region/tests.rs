@@ -413,9 +413,8 @@ fn the_file_of_a_region_has_no_inline_content() {
 fn processes_of_all_nodes_allocate_different_blocks() {
     let bed = Bed::new(12);
     let region = bed.region;
-    let allocate = |node, bytes| {
-        bed.serve(node, RegionRequest::Allocate { region, pages: 2, bytes, alignment: 16 })
-    };
+    let allocate =
+        |node, bytes| bed.serve(node, RegionRequest::Allocate { region, pages: 2, bytes, alignment: 16 });
     let free = |node, offset| bed.serve(node, RegionRequest::Free { region, offset });
     bed.attach(1, 2).unwrap();
     bed.attach(2, 2).unwrap();
