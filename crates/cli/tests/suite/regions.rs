@@ -166,6 +166,16 @@ fn system_calls_use_absent_pages_if_preloaded_or_touched() {
 }
 
 #[test]
+fn a_handler_between_two_regions_gets_other_faults_once() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for mechanism in MECHANISMS {
+        let script = format!("{} reported \"$TAMEIKE_SHARED/region\"", program.display());
+        succeed(&mut Site::new().job(1, &[], &format!("export TAMEIKE_DSM={mechanism}\n{script}")));
+    }
+}
+
+#[test]
 fn the_first_store_to_a_page_is_found_in_all_processes_of_a_node() {
     let kit = Kit::new();
     let program = kit.build("dsm");
