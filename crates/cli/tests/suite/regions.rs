@@ -119,6 +119,15 @@ fn regions_need_a_ring() {
     succeed(&mut site.job(1, &["--no-ring"], &script));
 }
 
+#[test]
+fn programs_in_fortran_use_regions() {
+    let kit = Kit::new();
+    let source = kit.source("regions").with_extension("f90");
+    let program = kit.compile_fortran(&source, "regions");
+    let script = format!("{} \"$TAMEIKE_SHARED/region\"", program.display());
+    succeed(&mut Site::new().job(1, &[], &script));
+}
+
 /// S49b.
 #[test]
 fn a_child_attaches_itself() {
