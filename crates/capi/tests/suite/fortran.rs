@@ -90,7 +90,10 @@ fn functions_of_module(module: &str) -> Functions {
     let starts = lines.iter().enumerate().filter(|(_, line)| line.contains("bind(c, name="));
     starts
         .filter_map(|(at, line)| {
-            let name = in_brackets(line, "bind(c, name=")?.trim_matches('"');
+            let name = in_brackets(line, "bind(c, name=").map(|name| name.trim_matches('"'))?;
+            if !name.starts_with(PREFIX) {
+                return None;
+            }
             let result = in_brackets(line, "result(")?;
             let arguments = in_brackets(line, "(")?.split(',').map(str::trim);
             let body = lines[at + 1..].iter().take_while(|line| line.trim() != "end function");
@@ -105,7 +108,7 @@ fn functions_of_module(module: &str) -> Functions {
                 if attributes.contains(&"value") { kind_of_fortran(attributes) } else { Kind::Address }
             };
             let kinds = std::iter::once(kind_of_fortran(attributes(result))).chain(arguments.map(passed));
-            name.starts_with(PREFIX).then(|| (name.to_owned(), kinds.collect()))
+            Some((name.to_owned(), kinds.collect()))
         })
         .collect()
 }
