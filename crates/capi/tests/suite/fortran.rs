@@ -100,7 +100,7 @@ fn functions_of_module(module: &str) -> Functions {
             let declared: Vec<_> = body.filter_map(|line| declaration(line)).collect();
             let attributes = |name: &str| {
                 let is_it = |declared: &&str| declared.split('(').next() == Some(name);
-                let mut found = declared.iter().filter(|(_, names)| names.iter().any(|name| is_it(&name)));
+                let mut found = declared.iter().filter(|(_, names)| names.iter().any(is_it));
                 &found.next().expect("a declaration").0
             };
             let passed = |name| {
