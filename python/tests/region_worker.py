@@ -278,9 +278,11 @@ def lifetime(path: str, rank: int, processes: int, _: str) -> None:
     # Arrays outlive the block and the region, and still fetch pages and report stores.
     with dsm.attach(path) as region:
         data = region.array()
+        data[7] = 70
         with fails(errno.EEXIST, "another size"):
             dsm.create(path, 1)
     after_detach(region, path)
+    assert Path(path).read_bytes()[7] == 70
     del region
     gc.collect()
     assert data[PAGE] == 3
