@@ -11,7 +11,7 @@ case $purpose in
     build) packages=("${compiler[@]}") ;;
     test) packages=("${compiler[@]}" attr binutils-source e2fsprogs fio fuse3 gfortran git iproute2 libfabric1 libopenmpi-dev make mergerfs montage openmpi-bin procps
         python-drizzle-testdata python3 python3-h5py python3-mpi4py python3-venv rsync sqlite3 tar util-linux xfsprogs xz-utils) ;;
-    python) packages=("${compiler[@]}" python3 python3-venv) ;;
+    python) packages=("${compiler[@]}" fuse3 python3 python3-venv) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
     bench) packages=("${compiler[@]}" fuse3 gfarm-client gfarm2fs gfmd gfsd glusterfs-client glusterfs-server iproute2 linux-perf

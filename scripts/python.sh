@@ -2,8 +2,8 @@
 # Builds and tests the Python package: python.sh [--locked]
 #
 # Installs the wheel and the packages for its tests in a virtual environment below target/python, and checks formatting, lints, types,
-# and containers that the program writes. PYTHON names another Python than python3; TAMEIKE names a built program. TORCH=1 also
-# installs PyTorch (several gigabytes); without it, processes replace its loader.
+# containers that the program writes, and regions in jobs. PYTHON names another Python than python3; TAMEIKE names a built program, beside
+# which the libraries are. TORCH=1 also installs PyTorch (several gigabytes); without it, processes replace its loader.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly python=${PYTHON:-python3}
@@ -17,7 +17,7 @@ fail() {
 }
 
 if [ -z "${TAMEIKE:-}" ]; then
-    cargo build --quiet --package tameike "$@"
+    cargo build --quiet --package tameike --package tameike-capi --package tameike-preload "$@"
     export TAMEIKE=$target/debug/tameike
 fi
 

@@ -30,6 +30,18 @@ def program() -> str:
     pytest.fail("no program: `cargo build --package tameike`, or name one in TAMEIKE")
 
 
+def library(crate: str = "capi") -> str:
+    """A library of the program's build."""
+    directory = Path(program()).parent
+    # Where `cargo build` and `cargo test` put it, and where it is installed.
+    names = [f"libtameike_{crate}.so", f"deps/libtameike_{crate}.so"]
+    names += ["libtameike.so.0"] if crate == "capi" else []
+    built = [path for path in map(directory.joinpath, names) if path.is_file()]
+    if not built:
+        pytest.fail(f"no library: `cargo build --package tameike-{crate}`")
+    return str(max(built, key=lambda path: path.stat().st_mtime))
+
+
 def pack(source: Path, container: Path, *options: str) -> Path:
     """Packs a container with the program."""
     subprocess.run([program(), "agg", "create", *options, source, container], check=True, capture_output=True)

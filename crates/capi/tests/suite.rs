@@ -5,6 +5,8 @@ mod containers;
 #[expect(dead_code, reason = "parts for preloaded programs only")]
 #[path = "../../preload/tests/suite/directory.rs"]
 mod directory;
+#[path = "suite/fortran.rs"]
+mod fortran;
 mod kit;
 
 use directory::{Bed, run};

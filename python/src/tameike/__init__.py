@@ -9,6 +9,8 @@
         print(file.readline())
 
 Libraries that open files by fsspec (pandas, xarray, zarr and others) read containers by ``tameike-agg://``.
+
+`tameike.dsm`, which programs import by itself, shares arrays between the nodes of a job.
 """
 
 from .container import Container

@@ -511,6 +511,45 @@ static int calls(char **arguments) {
     return -tameike_dsm_free(region);
 }
 
+static int reports;
+static struct sigaction before_report;
+
+/* As handlers do that report the end of a process. */
+static void report(int signal) {
+    if (write(reports, "!", 1) != 1) _exit(3);
+    sigaction(signal, &before_report, NULL);
+    raise(signal);
+}
+
+static int end_by_fault(const char *path) {
+    char second[4096];
+    tameike_dsm *regions[2];
+    struct sigaction action = {.sa_handler = report};
+    snprintf(second, sizeof second, "%s-2", path);
+    /* Ends an endless exchange of signals. */
+    alarm(20);
+    EQUAL(tameike_dsm_create(path, PAGE, 1, 0, &regions[0]), 0);
+    EQUAL(sigaction(SIGSEGV, &action, &before_report), 0);
+    EQUAL(tameike_dsm_create(second, PAGE, 1, 0, &regions[1]), 0);
+    for (int at = 0; at < 2; at++) *(volatile char *)tameike_dsm_address(regions[at]) = 1;
+    return *(volatile char *)PAGE;
+}
+
+/* `reported PATH`: a handler that is installed between two regions gets a fault of another address, once. */
+static int reported(char **arguments) {
+    int ends[2], status;
+    char marks[9];
+    EQUAL(pipe(ends), 0);
+    reports = ends[1];
+    pid_t made = fork();
+    if (made == 0) _exit(end_by_fault(arguments[0]) == 0 ? 4 : 5);
+    EQUAL(close(ends[1]), 0);
+    EQUAL(waitpid(made, &status, 0), made);
+    EQUAL(WIFSIGNALED(status) ? WTERMSIG(status) : -1, SIGSEGV);
+    EQUAL(read(ends[0], marks, sizeof marks), 1);
+    return 0;
+}
+
 /* `unavailable PATH`: there is no agent, or no region. */
 static int unavailable(char **arguments) {
     tameike_dsm *region;
@@ -526,7 +565,8 @@ int main(int count, char **arguments) {
         int (*run)(char **);
     } tasks[] = {{"share", 8, share},     {"left", 3, left},           {"errors", 2, errors},
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
-                 {"calls", 2, calls},     {"again", 3, again},       {"blocks", 3, blocks},
+                 {"calls", 2, calls},     {"again", 3, again},         {"reported", 1, reported},
+                 {"blocks", 3, blocks},
                  {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)

@@ -41,15 +41,31 @@ impl Kit {
 
     /// As [`Self::compile`], with another compiler.
     pub fn compile_with(&self, compiler: &str, source: &Path, name: &str) -> PathBuf {
-        let (program, place) = (self.dir.path().join(name), self.dir.path().display());
         let mut compiler = Command::new(compiler);
-        compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-I"]);
-        compiler.arg(home().join("include")).arg("-o").arg(&program).arg(source);
+        compiler.args(["-std=gnu11", "-pthread", "-I"]).arg(include()).arg(source);
+        self.link(&mut compiler, name)
+    }
+
+    /// Compiles a Fortran program with the module of the library.
+    pub fn compile_fortran(&self, source: &Path, name: &str) -> PathBuf {
+        let mut compiler = Command::new("gfortran");
+        compiler.arg("-std=f2008").arg(include().join("tameike_dsm.f90")).arg(source);
+        self.link(compiler.arg("-J").arg(self.dir.path()), name)
+    }
+
+    fn link(&self, compiler: &mut Command, name: &str) -> PathBuf {
+        let (program, place) = (self.dir.path().join(name), self.dir.path().display());
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&program);
         compiler.args([format!("-L{place}"), "-ltameike".to_owned(), format!("-Wl,-rpath,{place}")]);
         let built = compiler.output().expect("a compiler");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         program
     }
+}
+
+/// Returns the directory of the header.
+pub fn include() -> PathBuf {
+    home().join("include")
 }
 
 /// Returns the directory of this crate, also for tests of other crates.

@@ -24,6 +24,37 @@ fn checkpoints_are_written_beside_the_computation_in_a_view_and_without_a_job() 
     assert_eq!(succeed(Command::new("bash").args(["-euc", &run(&plain)])).trim(), "3");
 }
 
+/// Runs an example for a number of processes on the nodes of a job; returns the checksum.
+fn checksum(site: &Site, program: &Path, arguments: &str, processes: u32) -> String {
+    let start = |rank| {
+        let program = program.display();
+        format!(
+            "tameike exec --node {rank} -- {program} \"$region\" {arguments} {rank} {processes} & pids=\"$pids $!\"\n"
+        )
+    };
+    let starts: String = (0..processes).map(start).collect();
+    let script = format!("region=$TAMEIKE_SHARED/region pids=\n{starts}for pid in $pids; do wait $pid; done");
+    let text = succeed(&mut site.job(processes, &[], &script));
+    let (seconds, checksum) = text.trim().split_once(' ').expect("two words");
+    assert!(seconds.parse::<f64>().is_ok_and(|seconds| seconds > 0.0), "{text}");
+    checksum.to_owned()
+}
+
+#[test]
+fn regions_have_the_same_result_in_c_and_fortran_on_any_number_of_nodes() {
+    let (kit, site) = (Kit::new(), Site::new());
+    let product = kit.compile(&source("dsm/matmul.c"), "matmul");
+    let product_of_fortran = kit.compile_fortran(&source("dsm/matmul.f90"), "matmul_of_fortran");
+    let equation = kit.compile(&source("dsm/heat.c"), "heat");
+    let expected = [checksum(&site, &product, "101", 1), checksum(&site, &equation, "64 10", 1)];
+    assert_eq!(expected[0], "197779383");
+    assert_eq!(checksum(&site, &product, "101", 2), expected[0]);
+    for processes in [1, 2, 3] {
+        assert_eq!(checksum(&site, &product_of_fortran, "101", processes), expected[0]);
+    }
+    assert_eq!(checksum(&site, &equation, "64 10", 2), expected[1]);
+}
+
 #[test]
 fn ranks_write_many_files_into_one_container() {
     let kit = Kit::new();

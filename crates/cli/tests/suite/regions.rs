@@ -138,6 +138,15 @@ fn regions_need_a_ring() {
     succeed(&mut site.job(1, &["--no-ring"], &script));
 }
 
+#[test]
+fn programs_in_fortran_use_regions() {
+    let kit = Kit::new();
+    let source = kit.source("regions").with_extension("f90");
+    let program = kit.compile_fortran(&source, "regions");
+    let script = format!("{} \"$TAMEIKE_SHARED/region\"", program.display());
+    succeed(&mut Site::new().job(1, &[], &script));
+}
+
 /// S49b.
 #[test]
 fn a_child_attaches_itself() {
@@ -181,6 +190,16 @@ fn system_calls_use_absent_pages_if_preloaded_or_touched() {
             program.display()
         );
         succeed(&mut site.job(2, options, &script));
+    }
+}
+
+#[test]
+fn a_handler_between_two_regions_gets_other_faults_once() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for mechanism in MECHANISMS {
+        let script = format!("{} reported \"$TAMEIKE_SHARED/region\"", program.display());
+        succeed(&mut Site::new().job(1, &[], &format!("export TAMEIKE_DSM={mechanism}\n{script}")));
     }
 }
 

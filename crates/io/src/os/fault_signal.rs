@@ -51,8 +51,19 @@ static ENTRIES: [Entry; RANGES_MAX] = [const {
 }; RANGES_MAX];
 /// Serializes additions and removals.
 static CHANGES: Mutex<()> = Mutex::new(());
-/// Actions that were there before: of SIGBUS and of SIGSEGV. Never freed, as a handler may be using them.
-static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
+/// Actions of a signal that were there before. Never freed, as a handler may be using them.
+struct Before {
+    /// Before the first installation. It gets signals that a program sends: a handler that was installed later and ends the process often
+    /// restores the action before it, which is that of this library, and sends the signal again.
+    first: AtomicPtr<libc::sigaction>,
+    /// Before the last installation. It gets signals of accesses.
+    last: AtomicPtr<libc::sigaction>,
+}
+
+/// Those of SIGBUS and of SIGSEGV.
+static BEFORE: [Before; 2] = [const {
+    Before { first: AtomicPtr::new(std::ptr::null_mut()), last: AtomicPtr::new(std::ptr::null_mut()) }
+}; 2];
 const SIGNALS: [libc::c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
 /// A watched range of addresses, until dropped.
@@ -100,7 +111,11 @@ fn install() -> std::io::Result<()> {
         if found.sa_sigaction == on_signal as *const () as usize {
             continue;
         }
-        before.store(Box::into_raw(Box::new(found)), Ordering::Release);
+        let found = Box::into_raw(Box::new(found));
+        before.last.store(found, Ordering::Release);
+        // Fails at later installations.
+        let _ =
+            before.first.compare_exchange(std::ptr::null_mut(), found, Ordering::Release, Ordering::Relaxed);
         // SAFETY: zeros are a valid `sigaction`.
         let mut ours: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         ours.sa_sigaction = on_signal as *const () as usize;
@@ -121,15 +136,17 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // A positive code: sent by the kernel for an access of this thread.
     let fault = PageFault { address, write: is_write(context) };
+    let before = |signal| &BEFORE[usize::from(signal == libc::SIGSEGV)];
     match if code > 0 { serve(fault) } else { None } {
         Some(true) => {}
         Some(false) => {
             // With either mechanism, as for a mapped file.
             // SAFETY: the kernel passes a valid pointer.
             unsafe { ((*info).si_signo, (*info).si_code) = (libc::SIGBUS, libc::BUS_ADRERR) };
-            pass_on(libc::SIGBUS, info, context, false);
+            pass_on(&before(libc::SIGBUS).last, libc::SIGBUS, info, context, false);
         }
-        None => pass_on(signal, info, context, code > 0),
+        None if code > 0 => pass_on(&before(signal).last, signal, info, context, true),
+        None => pass_on(&before(signal).first, signal, info, context, false),
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
@@ -169,12 +186,17 @@ impl Entry {
     }
 }
 
-/// Passes a signal to the handler that was there before. If there was none and it `repeats` by itself, the repeated access ends the
+/// Passes a signal to a handler that was there before. If there was none and it `repeats` by itself, the repeated access ends the
 /// process, as it would have without this library.
-fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, repeats: bool) {
-    let place = usize::from(signal == libc::SIGSEGV);
+fn pass_on(
+    before: &AtomicPtr<libc::sigaction>,
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    repeats: bool,
+) {
     // SAFETY: null, or a value that is never freed or changed.
-    match unsafe { BEFORE[place].load(Ordering::Acquire).as_ref() } {
+    match unsafe { before.load(Ordering::Acquire).as_ref() } {
         Some(action) if action.sa_sigaction > libc::SIG_IGN => {
             if action.sa_flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: a handler with `SA_SIGINFO` has this type.

@@ -1,0 +1,225 @@
+"""Regions of Python programs on two nodes of a job; region_worker.py is the program."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+import pytest
+from conftest import ROOT, library, program
+
+WORKER = Path(__file__).with_name("region_worker.py")
+#: Mechanisms by which a process detects accesses.
+MECHANISMS = ("userfaultfd", "mprotect")
+LIMIT_SECONDS = 120
+
+
+class Job:
+    """A job of two nodes on this machine."""
+
+    def __init__(self) -> None:
+        # Sockets of the job need a short path.
+        self.directory = Path(tempfile.mkdtemp(prefix="tk"))
+        self.environment = {**os.environ, "TMPDIR": str(self.directory), "TAMEIKE_LIBRARY": library()}
+        self.environment.pop("TAMEIKE_JOB", None)
+        self.regions = 0
+        (self.directory / "shared").mkdir()
+        self.tameike("up", "--local", "2", "--shared", self.directory / "shared", "--job", self.name)
+
+    @property
+    def name(self) -> str:
+        return f"python-{os.getpid()}"
+
+    def tameike(self, *arguments: object) -> str:
+        command = [program(), *map(str, arguments)]
+        ended = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
+        return ended.stdout
+
+    def close(self) -> None:
+        try:
+            self.tameike("down", "--job", self.name)
+        finally:
+            shutil.rmtree(self.directory)
+
+    def run(
+        self,
+        nodes: Sequence[int],
+        task: str,
+        argument: str = "",
+        mechanism: str = MECHANISMS[0],
+        codes: Optional[Sequence[int]] = None,
+        preload: bool = False,
+    ) -> list[str]:
+        """Runs a process on each of these nodes at the same time. Returns their output."""
+        self.regions += 1
+        flags = self.directory / f"flags-{self.regions}"
+        flags.mkdir()
+        processes = []
+        for rank, node in enumerate(nodes):
+            values = {"TAMEIKE_DSM": mechanism, "FLAGS": str(flags), "TAMEIKE_LIBRARY": library()}
+            if preload:
+                values["LD_PRELOAD"] = library("preload")
+            words = [word for name, value in values.items() for word in ("-x", f"{name}={value}")]
+            command = [program(), "exec", "--job", self.name, "--node", str(node), *words, "--"]
+            arguments = [task, f"region-{self.regions}", str(rank), str(len(nodes)), argument]
+            script = 'region=$TAMEIKE_SHARED/$4; exec "$1" "$2" "$3" "$region" "$5" "$6" "$7"'
+            command += ["sh", "-c", script, "sh", sys.executable, str(WORKER), *arguments]
+            processes.append(
+                subprocess.Popen(
+                    command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
+            )
+        try:
+            outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        expected = [0] * len(nodes) if codes is None else list(codes)
+        assert [process.returncode for process in processes] == expected, "\n".join(outputs)
+        return outputs
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[Job]:
+    job = Job()
+    yield job
+    job.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("nodes", [(0, 1, 0, 1), (1, 1)])
+def test_processes_share_all_bytes_of_a_page(job: Job, nodes: Sequence[int], mechanism: str) -> None:
+    job.run(nodes, "share", mechanism=mechanism)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_store_is_visible_after_flush_and_update(job: Job, mechanism: str) -> None:
+    job.run((0, 1), "flush", mechanism=mechanism)
+
+
+def test_arrays_have_any_shape_and_dtype(job: Job) -> None:
+    job.run((1,), "layouts")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_locks_and_additions_are_exact(job: Job, mechanism: str) -> None:
+    job.run((0, 1, 0, 1), "locked", mechanism=mechanism)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("how", ["signal", "exit", "return"])
+def test_barriers_fail_when_a_process_ends(job: Job, how: str, mechanism: str) -> None:
+    codes = (0, 0, 128 + signal.SIGKILL if how == "signal" else 0)
+    job.run((0, 1, 1), "killed", how, mechanism, codes)
+
+
+def test_wrong_arguments_and_paths_raise(job: Job) -> None:
+    job.run((1,), "errors")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("task", ["lifetime", "many"])
+def test_memory_stays_mapped_while_it_is_used(job: Job, task: str, mechanism: str) -> None:
+    job.run((1,), task, mechanism=mechanism)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("how", ["touched", "preloaded"])
+def test_system_calls_use_the_memory(job: Job, how: str, mechanism: str) -> None:
+    job.run((1,), "calls", how, mechanism, preload=how == "preloaded")
+
+
+@pytest.mark.parametrize("how", ["barrier", "lock", "exit"])
+def test_signals_interrupt_waits(job: Job, how: str) -> None:
+    job.run((0, 1), "interrupt", how)
+
+
+def test_waits_let_other_threads_run(job: Job) -> None:
+    job.run((0,), "threads")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("how", ["before", "twice"])
+def test_fault_handlers_of_python_show_other_faults(job: Job, how: str, mechanism: str) -> None:
+    [output] = job.run((0,), "faults", how, mechanism, [128 + signal.SIGSEGV])
+    assert output.startswith("no fault yet\n"), output
+    assert output.count("Fatal Python error: Segmentation fault") == 1 and "in faults" in output, output
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_attach_themselves(job: Job, method: str) -> None:
+    job.run((1,), "workers", method)
+
+
+def outside_a_job(code: str, **variables: str) -> str:
+    """The error of a program outside a job."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAMEIKE")}
+    environment = {**environment, "PATH": "/usr/bin:/bin", **variables}
+    command = [
+        sys.executable,
+        "-c",
+        f"from tameike import dsm\ntry: {code}\nexcept OSError as error: print(repr(error))",
+    ]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.so").touch()
+    code = "dsm.create('/tmp/region', 1)"
+    for variables, text in (
+        ({}, "cannot load libtameike.so.0: install Tameike, or name the library in TAMEIKE_LIBRARY"),
+        ({"TAMEIKE_LIBRARY": "/no/such.so"}, "/no/such.so: cannot open"),
+        ({"TAMEIKE_LIBRARY": str(tmp_path / "empty.so")}, "file too short"),
+    ):
+        error = outside_a_job(code, **variables)
+        assert error.startswith(f"OSError({errno.ELIBACC}, ") and text in error, error
+    error = outside_a_job(code, TAMEIKE_LIBRARY="libm.so.6")
+    assert error.startswith(f"OSError({errno.ELIBBAD}, ") and "no function tameike_dsm_create" in error, error
+
+
+def test_the_library_is_found_beside_the_program(tmp_path: Path) -> None:
+    for path in ("bin", "lib", "link"):
+        (tmp_path / path).mkdir()
+    (tmp_path / "bin/tameike").touch(0o755)
+    (tmp_path / "link/tameike").symlink_to(tmp_path / "bin/tameike")
+    (tmp_path / "lib/libtameike.so.0").symlink_to(library())
+    for directory in ("bin", "link"):
+        error = outside_a_job("dsm.attach('/tmp')", PATH=f"{tmp_path / directory}")
+        assert error.startswith(f"OSError({errno.EOPNOTSUPP}, ") and "not in a job" in error, error
+
+
+def test_the_package_needs_no_numpy(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('no NumPy')")
+    error = outside_a_job("dsm.create('/tmp/region', 1)", TAMEIKE_LIBRARY=library(), PYTHONPATH=str(tmp_path))
+    assert "not in a job" in error, error
+
+
+def test_matrices_are_multiplied_by_two_processes(job: Job) -> None:
+    """The example of a product of matrices; its checksum is that of all examples."""
+    size = 60
+    at = np.arange(size)
+    a = (at[None, :] + 2 * at[:, None]) % 17
+    b = (3 * at[None, :] + at[:, None]) % 13
+    expected = int(((b @ a).ravel() * (np.arange(size * size) % 7 + 1)).sum())
+    example = ROOT / "examples/dsm/matmul.py"
+    for processes in (1, 2):
+        path = f"$TAMEIKE_SHARED/matrices-{processes}"
+        starts = [
+            f'"$1" exec --node {rank} -- "$2" "$3" {path} {size} {rank} {processes} & pids="$pids $!"'
+            for rank in range(processes)
+        ]
+        script = "\n".join(["pids=", *starts, "for pid in $pids; do wait $pid || exit; done"])
+        variable = f"TAMEIKE_LIBRARY={library()}"
+        command = ["exec", "--job", job.name, "-x", variable, "--", "sh", "-c", script, "sh", program()]
+        output = job.tameike(*command, sys.executable, example)
+        assert re.fullmatch(rf"[0-9.]+ {expected}\n", output), output

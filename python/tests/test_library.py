@@ -1,0 +1,61 @@
+"""The declarations of the library agree with tameike.h."""
+
+import ctypes
+import re
+from typing import Any
+
+from conftest import ROOT
+
+from tameike import dsm, library
+
+C_TYPES = {
+    "int": ctypes.c_int,
+    "unsigned int": ctypes.c_uint,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "void *": ctypes.c_void_p,
+    "const char *": ctypes.c_char_p,
+    "tameike_dsm *": ctypes.c_void_p,
+    "tameike_dsm **": ctypes.POINTER(ctypes.c_void_p),
+    "uint64_t *": ctypes.POINTER(ctypes.c_uint64),
+    "tameike_dsm_counters *": ctypes.POINTER(library.RegionCounters),
+}
+
+
+def header() -> str:
+    """The header without comments and line breaks."""
+    text = (ROOT / "crates/capi/include/tameike.h").read_text()
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return " ".join(re.sub(r"//.*|^#.*", "", text, flags=re.MULTILINE).split())
+
+
+def c_type(declared: str) -> Any:
+    """The type of a declaration `TYPE NAME`."""
+    found = re.fullmatch(r"(.*?)\s*(\**)\s*\w+", declared.strip())
+    assert found, declared
+    return C_TYPES[" ".join(filter(None, found.groups()))]
+
+
+def test_functions_are_those_of_the_header() -> None:
+    prototypes = re.findall(r"([\w ]+?[\s*]+)(tameike_dsm_\w+)\(([^)]*)\);", header())
+    declared = {
+        name: (c_type(f"{result} {name}"), tuple(map(c_type, arguments.split(","))))
+        for result, name, arguments in prototypes
+    }
+    assert len(declared) >= 14 and "tameike_dsm_fetch_add" in declared
+    functions = {name: value for name, value in library.FUNCTIONS.items() if name.startswith("tameike_dsm_")}
+    assert functions == declared
+
+
+def test_structures_are_those_of_the_header() -> None:
+    found = re.search(r"typedef struct {([^}]*)} tameike_dsm_counters;", header())
+    assert found
+    fields = [field.strip() for field in found[1].split(";") if field.strip()]
+    assert [(field.split()[-1], c_type(field)) for field in fields] == list(library.RegionCounters._fields_)
+    assert [name for name, _ in library.RegionCounters._fields_] == list(dsm.Counters.__dataclass_fields__)
+
+
+def test_constants_are_those_of_the_header() -> None:
+    text = (ROOT / "crates/capi/include/tameike.h").read_text()
+    [value] = re.findall(r"#define TAMEIKE_DSM_MPROTECT (\d+)", text)
+    assert int(value) == dsm._MPROTECT
