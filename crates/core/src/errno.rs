@@ -62,6 +62,7 @@ errnos! {
     ENODATA, "no such attribute";
     EPROTO, "protocol error";
     EBADMSG, "bad message";
+    EMSGSIZE, "message too long";
     ESTALE, "stale file handle";
     EDQUOT, "quota exceeded";
     EOPNOTSUPP, "operation not supported";

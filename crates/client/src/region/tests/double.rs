@@ -173,6 +173,7 @@ impl Double {
                 Ok(RegionReply::Changes { sequence, changes, failed: state.broken })
             }
             RegionRequest::Arrive(_) => unreachable!("served above"),
+            RegionRequest::Ranks { .. } => panic!("no window"),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::wire::region::{
     Arrival, Changes, Members, NodeChanges, PAGE_RANGES_MAX, RegionReply, RegionRequest, Release, Writer,
     coarsen, united,
 };
+use crate::wire::window::{RANKS_MAX, Rank};
 use proptest::prelude::*;
 
 fn pages() -> RangeSet {
@@ -36,11 +37,20 @@ pub(super) fn release() -> Release {
 #[test]
 fn requests_to_coordinators_of_regions() {
     check(&[
-        (RegionRequest::Attach { region: INODE, processes: 300 }, "00838404ac02"),
+        (RegionRequest::Attach { region: INODE, processes: 300, rank: None }, "00838404ac0200"),
+        (
+            RegionRequest::Attach {
+                region: INODE,
+                processes: 300,
+                rank: Some(Rank { number: 200, bytes: 1 << 20 }),
+            },
+            "00838404ac0201c801808040",
+        ),
         (RegionRequest::Detach { region: INODE, failed: true }, "0183840401"),
         (RegionRequest::Publish { region: INODE, memory: 1, pages: pages() }, "0283840401020103ac02f403"),
         (RegionRequest::Changes { region: INODE, after: 300 }, "03838404ac02"),
         (RegionRequest::Arrive(arrival()), "04838404ac02c80101c80101020103ac02f40305"),
+        (RegionRequest::Ranks { region: INODE }, "05838404"),
     ]);
 }
 
@@ -56,6 +66,7 @@ fn replies_of_coordinators_of_regions() {
             "03ac020101c80101020103ac02f40300",
         ),
         (RegionReply::Released(release()), "04ad0282010101c80101020103ac02f403050100c801"),
+        (RegionReply::Ranks(vec![NodeId(1), NodeId(300)]), "050201ac02"),
     ]);
 }
 
@@ -99,6 +110,8 @@ fn the_largest_release_fits_in_a_message() {
     let scattered = (0..PAGE_RANGES_MAX as u32).map(|page| u32::MAX - 2 * page - 1..u32::MAX - 2 * page);
     let request = RegionRequest::Publish { region: INODE, memory: u32::MAX, pages: scattered.collect() };
     encode(&crate::wire::Request::Region(request)).expect("it fits");
+    let ranks = vec![NodeId(NODES_MAX - 1); RANKS_MAX as usize];
+    encode(&Reply::Region(RegionReply::Ranks(ranks))).expect("it fits");
 }
 
 proptest! {
