@@ -42,7 +42,8 @@ impl<V: Vfs> RingView<V> {
         }
         // Another node may have set the size since the open.
         self.vfs.revalidate(open.handle).await?;
-        let file = self.vfs.region_file(open.handle).ok_or(Errno::EOPNOTSUPP)?;
+        let file =
+            self.vfs.region_file(open.handle).filter(|file| file.pages > 0).ok_or(Errno::EOPNOTSUPP)?;
         if reserve {
             let bytes = 0..u64::from(file.pages) * BLOCK_SIZE as u64;
             match self.vfs.change_space(open.handle, SpaceChange::Allocate, bytes, false).await {
