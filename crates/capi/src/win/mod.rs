@@ -393,19 +393,26 @@ pub unsafe extern "C" fn tameike_win_detach(win: *mut Window) -> c_int {
     done(|| unsafe { take(win)? }.detach())
 }
 
-/// As tameike_win_barrier() and then tameike_win_detach(), and removes the file. All ranks call it together. Detaches also if the barrier
-/// fails. Returns 0 or a negative errno.
+/// As tameike_win_barrier() and then tameike_win_detach(), and removes the file before it returns in any rank. All ranks call it together.
+/// Detaches also if the barrier fails. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_win_free(win: *mut Window) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
         let win = unsafe { take(win)? };
-        let path = win.path().clone();
-        let released = win.barrier();
-        win.detach()?;
-        match unlink(&path) {
-            Ok(()) | Err(Errno::NOENT) => released,
-            removed => released.and(removed),
+        if win.is_child() {
+            return win.detach();
         }
+        let released = win.barrier();
+        // All ranks if rank 0 may have failed.
+        let removes = released.is_err() || win.rank().0 == 0;
+        let removed = match if removes { unlink(win.path()) } else { Ok(()) } {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        };
+        // A rank that creates the window anew must not find the old file.
+        let ended = if released.is_ok() { win.barrier() } else { Ok(()) };
+        let detached = win.detach();
+        released.and(removed).and(ended).and(detached)
     })
 }

@@ -85,6 +85,11 @@ impl Window {
         if self.client().is_broken() { Err(Errno::IO) } else { Ok(()) }
     }
 
+    /// Returns true in a child of the process that attached.
+    pub fn is_child(&self) -> bool {
+        self.client().is_child()
+    }
+
     /// Returns true if a rank is a process of this node.
     fn is_near(&self, rank: u32) -> Result<bool> {
         self.check()?;
@@ -306,7 +311,7 @@ impl Window {
     /// Completes all puts and detaches.
     pub fn detach(self) -> Result<()> {
         // In a child, the window is that of the parent, with its transfers.
-        if self.client().is_child() {
+        if self.is_child() {
             std::mem::forget(self);
             return Err(Errno::IO);
         }

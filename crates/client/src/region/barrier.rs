@@ -319,24 +319,24 @@ impl NodeBarrier {
 
     /// Barriers from number `from` on fail, or from the current one.
     pub fn fail(&self, from: Option<u64>, fault: Fault) {
-        let (waiting, own, children) = {
+        let failing = {
             let state = &mut *self.state.lock();
             let from = from.unwrap_or(state.number);
             // A late message about earlier processes of the region.
             if from < state.first {
                 return;
             }
-            if let Some(window) = &self.window {
-                window.failed(&fault);
-            }
             if state.broken.as_ref().is_none_or(|(known, _)| from < *known) {
                 state.broken = Some((from, fault.clone()));
             }
-            if state.number < from {
-                return;
-            }
-            (std::mem::take(&mut state.waiting), state.own.take(), std::mem::take(&mut state.children))
+            (state.number >= from).then(|| {
+                (std::mem::take(&mut state.waiting), state.own.take(), std::mem::take(&mut state.children))
+            })
         };
+        if let Some(window) = &self.window {
+            window.failed(&fault);
+        }
+        let Some((waiting, own, children)) = failing else { return };
         waiting.into_iter().for_each(|process| process.resolve(Err(fault.clone())));
         if let Some(own) = own {
             own.fail(&fault);
