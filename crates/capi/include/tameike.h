@@ -592,8 +592,8 @@ int tameike_win_fetch(tameike_win *win, unsigned int rank, uint64_t offset, uint
 // makes the waits of the others fail, too. Returns 0 or a negative errno.
 int tameike_win_detach(tameike_win *win);
 
-// As tameike_win_barrier() and then tameike_win_detach(), and removes the file. All ranks call it together. Detaches also if the barrier
-// fails. Returns 0 or a negative errno.
+// As tameike_win_barrier() and then tameike_win_detach(), and removes the file before it returns in any rank. All ranks call it together.
+// Detaches also if the barrier fails. Returns 0 or a negative errno.
 int tameike_win_free(tameike_win *win);
 
 // Returns the size of a message queue in bytes, or 0 if it is too large.

@@ -1,62 +1,13 @@
 //! Requests on remote memory windows.
 
 use super::Call;
-use super::convert::{Refusal, Served, reply_of};
-use super::session::OpenFile;
-use super::view::RingView;
+use super::convert::{Refusal, reply_of};
 use std::sync::Arc;
-use tameike_client::region::{AttachedWindow, Attachment, Shape};
-use tameike_client::vfs::Vfs;
+use tameike_client::region::{AttachedWindow, Attachment};
 use tameike_core::wire::window::{Access, WindowReply};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Result};
 use tameike_io::Payload;
 use tameike_ring::message::{Reply, Request};
-
-impl<V: Vfs> RingView<V> {
-    pub(super) fn open_window(
-        self: Arc<Self>,
-        call: Call,
-        open: Arc<OpenFile>,
-        rank: u32,
-        (ranks, bytes): (u32, u64),
-    ) {
-        let view = self.clone();
-        self.tasks.spawn(async move {
-            let served = view.attach_window(&call, &open, rank, (ranks, bytes)).await;
-            call.answer(&reply_of(served));
-        });
-    }
-
-    async fn attach_window(
-        &self,
-        call: &Call,
-        open: &OpenFile,
-        rank: u32,
-        (ranks, bytes): (u32, u64),
-    ) -> Served {
-        if !open.mode.read || !open.mode.write {
-            return Err(Errno::EBADF.into());
-        }
-        let regions = self.regions.as_ref().ok_or(Errno::EOPNOTSUPP)?;
-        if !call.session().can_attach() {
-            return Err(Errno::EMFILE.into());
-        }
-        let shape = Shape::new(ranks, bytes)?;
-        // Another node may have changed the file since the open.
-        self.vfs.revalidate(open.handle).await?;
-        let file = self.vfs.region_file(open.handle).ok_or(Errno::EOPNOTSUPP)?;
-        let attached = regions.attach_window(file, shape, rank).await.map_err(Refusal::Fault)?;
-        let window = attached.window().ok_or_else(|| Fault::from(Errno::EIO));
-        match window.and_then(|window| call.send_window(window.memory())) {
-            Ok(()) => Ok(Reply::Offset(call.session().add_region(attached))),
-            Err(fault) => {
-                let detached = attached.detach(false).await;
-                detached.inspect_err(|fault| log::warn!("detaching from a window: {fault}")).ok();
-                Err(Refusal::Fault(fault))
-            }
-        }
-    }
-}
 
 /// Serves a request on a window.
 pub(super) async fn serve(call: Call, attached: &Attachment, request: Request) {

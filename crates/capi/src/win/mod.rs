@@ -410,7 +410,7 @@ pub unsafe extern "C" fn tameike_win_free(win: *mut Window) -> c_int {
             Err(Errno::NOENT) => Ok(()),
             removed => removed,
         };
-        // A rank that creates the window anew must not find the old file.
+        // A rank that then creates the window once more must not find the old file.
         let ended = if released.is_ok() { win.barrier() } else { Ok(()) };
         let detached = win.detach();
         released.and(removed).and(ended).and(detached)

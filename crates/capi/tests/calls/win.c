@@ -20,10 +20,10 @@ static int fail(const char *what, long found) {
     return 1;
 }
 
-#define EQUAL(call, expected)                                    \
-    do {                                                         \
-        long found = (call);                                     \
-        if (found != (long)(expected)) return fail(#call, found); \
+#define EQUAL(call, expected)                                       \
+    do {                                                            \
+        long result = (call);                                       \
+        if (result != (long)(expected)) return fail(#call, result); \
     } while (0)
 
 static double now(void) {

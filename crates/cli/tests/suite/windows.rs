@@ -76,7 +76,7 @@ fn windows_that_cannot_be_created_are_refused() {
     succeed(&mut site.job(2, &[], &script));
 }
 
-/// S51d.
+/// S51e.
 #[test]
 fn a_child_does_not_have_the_window() {
     let kit = Kit::new();
@@ -91,7 +91,7 @@ fn windows_need_a_ring() {
     succeed(&mut Site::new().job(1, &["--no-ring"], &script));
 }
 
-/// S51c.
+/// S51c. S51d.
 #[test]
 fn calls_that_wait_fail_after_the_failure_of_an_agent() {
     let kit = Kit::new();
