@@ -185,7 +185,6 @@ pub unsafe extern "C" fn tameike_win_get(
 
 /// Stores `count` elements of `element_size` bytes, as tameike_win_put(). Elements in the memory of the rank are `stride` elements apart,
 /// and those at `memory` `memory_stride` elements; both are at least 1. Returns 0 or a negative errno.
-#[expect(clippy::too_many_arguments, reason = "as the function of OpenSHMEM")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_win_iput(
     win: *mut Window,
@@ -206,7 +205,6 @@ pub unsafe extern "C" fn tameike_win_iput(
 }
 
 /// Loads elements, with the arguments of tameike_win_iput(). Returns 0 or a negative errno.
-#[expect(clippy::too_many_arguments, reason = "as the function of OpenSHMEM")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_win_iget(
     win: *mut Window,
@@ -228,7 +226,6 @@ pub unsafe extern "C" fn tameike_win_iget(
 
 /// Stores bytes as tameike_win_put(), and then stores `signal` in the 64-bit word at `signal_offset` in the memory of the same rank, or adds
 /// it, as `operation` says: TAMEIKE_WIN_SET or TAMEIKE_WIN_ADD. A process that sees the signal sees the bytes. Returns 0 or a negative errno.
-#[expect(clippy::too_many_arguments, reason = "as the function of OpenSHMEM")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_win_put_signal(
     win: *mut Window,
