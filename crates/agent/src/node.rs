@@ -199,7 +199,18 @@ impl Node {
         ready((Reply::Admin(reply), Carried::Nothing)).boxed()
     }
 
-    fn client(&self, request: ClientRequest) -> BoxFuture<'static, (ClientReply, Carried)> {
+    fn client(
+        &self,
+        request: ClientRequest,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, (ClientReply, Carried)> {
+        if let ClientRequest::Window(request) = request {
+            let regions = self.views.regions().clone();
+            let served = async move { regions.access(request, payload).await };
+            return served
+                .map(|(reply, bytes)| (reply, bytes.map_or(Carried::Nothing, Carried::Payload)))
+                .boxed();
+        }
         if let ClientRequest::ReadHeld { unit, offset, length, generation } = request {
             let (reply, bytes) = self.views.held(unit, (offset, length), generation);
             return ready((reply, bytes.map_or(Carried::Nothing, Carried::Payload))).boxed();
@@ -236,7 +247,9 @@ impl Node {
                 self.views.regions().broken(region, barrier, failed);
                 ready(ClientReply::Done).boxed()
             }
-            ClientRequest::ReadHeld { .. } => unreachable!("served with a payload"),
+            ClientRequest::ReadHeld { .. } | ClientRequest::Window(_) => {
+                unreachable!("served with a payload")
+            }
         }
     }
 
@@ -267,7 +280,7 @@ impl Service for Node {
         let request = match request {
             Request::Admin(request) => return self.admin(from, request, payload),
             Request::Client(request) => {
-                let answer = self.client(request).inspect(move |(_, carried)| count(carried));
+                let answer = self.client(request, payload).inspect(move |(_, carried)| count(carried));
                 return answer.map(|(reply, carried)| (Reply::Client(reply), carried)).boxed();
             }
             request => request,

@@ -15,7 +15,8 @@
  * agent. Any number of processes write to a container concurrently, each to its own files. tameike_agg_message() describes the
  * last error.
  *
- * The functions tameike_dsm_*() share memory between processes on all nodes of a job. They need an agent.
+ * The functions tameike_dsm_*() share memory between processes on all nodes of a job, and tameike_win_*() give each process memory that
+ * all others read and write. They need an agent.
  */
 
 #ifndef TAMEIKE_H
@@ -29,6 +30,30 @@
 // memory of its own. It is the default if the kernel lacks userfaultfd for shared memory (Linux before 5.19), or if the environment
 // variable TAMEIKE_DSM is "mprotect".
 #define TAMEIKE_DSM_MPROTECT 1
+
+// Comparison of tameike_win_wait_until() and tameike_win_test(): the word is equal to the value.
+#define TAMEIKE_WIN_EQ 0
+
+// Comparison: the word is not equal to the value.
+#define TAMEIKE_WIN_NE 1
+
+// Comparison: the word is greater than the value.
+#define TAMEIKE_WIN_GT 2
+
+// Comparison: the word is greater than or equal to the value.
+#define TAMEIKE_WIN_GE 3
+
+// Comparison: the word is less than the value.
+#define TAMEIKE_WIN_LT 4
+
+// Comparison: the word is less than or equal to the value.
+#define TAMEIKE_WIN_LE 5
+
+// Operation of tameike_win_put_signal(): store the signal in the word.
+#define TAMEIKE_WIN_SET 0
+
+// Operation of tameike_win_put_signal(): add the signal to the word.
+#define TAMEIKE_WIN_ADD 1
 
 // An open container of many files.
 typedef struct tameike_agg tameike_agg;
@@ -47,6 +72,9 @@ typedef struct tameike_dsm tameike_dsm;
 
 // A request in progress.
 typedef struct tameike_request tameike_request;
+
+// A remote memory window.
+typedef struct tameike_win tameike_win;
 
 // A range of a file, and the memory for it.
 typedef struct {
@@ -447,6 +475,203 @@ int tameike_dsm_detach(tameike_dsm *region);
 // As tameike_dsm_detach(), and removes the file. Processes that are attached can use the region until they detach. All processes may call
 // it. Returns 0 or a negative errno.
 int tameike_dsm_free(tameike_dsm *region);
+
+// Creates a remote memory window: memory of `bytes` bytes for each of `ranks` processes on any nodes of the job, which all of them read
+// and write without the others taking part. All ranks call it together, and it returns when all have called it. Each passes another
+// `rank` below `ranks`, and otherwise the same. The memory contains zeros. `path` is a file in the job-shared view, which is created if it
+// is missing, and must be empty. With `ranks` 0, rank and number of ranks are those in the environment of Open MPI, MPICH, PMIx or Slurm,
+// or else there is one rank. `flags` is 0.
+//
+// Offsets in other functions are those in the memory of the rank that is accessed. All of them fail with -EINVAL for bytes beyond it. A
+// rank on the same node is accessed directly, and one on another node through the agents; there, -EHOSTDOWN means that the node has
+// failed, and -EPIPE that the rank has detached.
+//
+// Returns 0 or a negative errno: -EEXIST if another process has the same rank, or the file is not empty; -EINVAL if others have passed
+// something else; -ENOMEM or -ENOSPC if the memory is not free; -EOPNOTSUPP without an agent or outside the job-shared view; -EPIPE or
+// -EOWNERDEAD if another rank has failed to create it. A new file may remain.
+int tameike_win_create(const char *path,
+                       uint64_t bytes,
+                       unsigned int rank,
+                       unsigned int ranks,
+                       unsigned int flags,
+                       tameike_win **win);
+
+// Returns the address of the memory of a rank, or null if it is a process of another node. Use atomic operations of the compiler, or the
+// functions of this library, for words that several processes change.
+void *tameike_win_address(tameike_win *win,
+                          unsigned int rank);
+
+// Returns the size of the memory of each rank in bytes.
+uint64_t tameike_win_size(tameike_win *win);
+
+// Returns the rank of this process.
+unsigned int tameike_win_rank(tameike_win *win);
+
+// Returns the number of ranks.
+unsigned int tameike_win_ranks(tameike_win *win);
+
+// Stores bytes in the memory of a rank. When it returns, the program may change `memory`. The bytes are in the memory of the rank after
+// tameike_win_quiet() or tameike_win_barrier(), which also return the error of a put that has failed later. Aligned words of 8 bytes
+// change as a whole. Returns 0 or a negative errno.
+int tameike_win_put(tameike_win *win,
+                    unsigned int rank,
+                    uint64_t offset,
+                    const void *memory,
+                    size_t size);
+
+// Loads bytes from the memory of a rank. Returns 0 or a negative errno.
+int tameike_win_get(tameike_win *win, unsigned int rank, uint64_t offset, void *memory, size_t size);
+
+// Stores `count` elements of `element_size` bytes, as tameike_win_put(). Elements in the memory of the rank are `stride` elements apart,
+// and those at `memory` `memory_stride` elements; both are at least 1. Returns 0 or a negative errno.
+int tameike_win_iput(tameike_win *win,
+                     unsigned int rank,
+                     uint64_t offset,
+                     size_t stride,
+                     const void *memory,
+                     size_t memory_stride,
+                     size_t element_size,
+                     size_t count);
+
+// Loads elements, with the arguments of tameike_win_iput(). Returns 0 or a negative errno.
+int tameike_win_iget(tameike_win *win,
+                     unsigned int rank,
+                     uint64_t offset,
+                     size_t stride,
+                     void *memory,
+                     size_t memory_stride,
+                     size_t element_size,
+                     size_t count);
+
+// Stores bytes as tameike_win_put(), and then stores `signal` in the 64-bit word at `signal_offset` in the memory of the same rank, or adds
+// it, as `operation` says: TAMEIKE_WIN_SET or TAMEIKE_WIN_ADD. A process that sees the signal sees the bytes. Returns 0 or a negative errno.
+int tameike_win_put_signal(tameike_win *win,
+                           unsigned int rank,
+                           uint64_t offset,
+                           const void *memory,
+                           size_t size,
+                           uint64_t signal_offset,
+                           uint64_t signal,
+                           int operation);
+
+// Waits until the 64-bit word at `offset` in the own memory compares to `value` as `comparison` says (TAMEIKE_WIN_EQ, ...), as unsigned
+// numbers. What its writer has stored before is visible then. A negative time waits without limit. Returns 0 or a negative errno: -EAGAIN
+// after this time; -EOWNERDEAD or -EHOSTDOWN if a rank has ended without detaching or a node has failed; -EIO if the agent has failed.
+int tameike_win_wait_until(tameike_win *win,
+                           uint64_t offset,
+                           int comparison,
+                           uint64_t value,
+                           int milliseconds);
+
+// Returns 1 if the word at `offset` in the own memory compares to `value` as `comparison` says, 0 if not, or a negative errno.
+int tameike_win_test(tameike_win *win,
+                     uint64_t offset,
+                     int comparison,
+                     uint64_t value);
+
+// Orders accesses: what this process stores in the memory of a rank later is visible there only after what it has stored there before.
+// Does not wait. Returns 0 or the negative errno of an earlier put.
+int tameike_win_fence(tameike_win *win);
+
+// Waits until all that this process has stored is in the memory of its rank, and visible to all. Returns 0 or the negative errno of a
+// put.
+int tameike_win_quiet(tameike_win *win);
+
+// As tameike_win_quiet(), and waits until all ranks have called it. Returns 0 or a negative errno: -EOWNERDEAD or -EPIPE if a rank has ended
+// or detached, -EHOSTDOWN if a node has failed, or that of a put.
+int tameike_win_barrier(tameike_win *win);
+
+// Adds `addend` to the 64-bit word at `offset` in the memory of a rank, and stores the value before in `*previous`, which may be null.
+// Additions, swaps, and signals of all processes are atomic with respect to each other. Returns 0 or a negative errno: -EINVAL if `offset` is no
+// multiple of 8.
+int tameike_win_fetch_add(tameike_win *win,
+                          unsigned int rank,
+                          uint64_t offset,
+                          uint64_t addend,
+                          uint64_t *previous);
+
+// As tameike_win_fetch_add(), and stores `value` in the word.
+int tameike_win_swap(tameike_win *win, unsigned int rank, uint64_t offset, uint64_t value, uint64_t *previous);
+
+// As tameike_win_fetch_add(), and stores `value` in the word if it has the value `expected`.
+int tameike_win_compare_swap(tameike_win *win,
+                             unsigned int rank,
+                             uint64_t offset,
+                             uint64_t expected,
+                             uint64_t value,
+                             uint64_t *previous);
+
+// Reads the word as a whole. Returns 0 or a negative errno.
+int tameike_win_fetch(tameike_win *win, unsigned int rank, uint64_t offset, uint64_t *value);
+
+// Completes all puts, detaches from a window, and removes its memory, also on an error. No thread may use the window any more. Barriers of
+// the others fail from then on. The process also detaches when it returns from main() or calls exit(). A process that ends in another way
+// makes the waits of the others fail, too. Returns 0 or a negative errno.
+int tameike_win_detach(tameike_win *win);
+
+// As tameike_win_barrier() and then tameike_win_detach(), and removes the file before it returns in any rank. All ranks call it together.
+// Detaches also if the barrier fails. Returns 0 or a negative errno.
+int tameike_win_free(tameike_win *win);
+
+// Returns the size of a message queue in bytes, or 0 if it is too large.
+uint64_t tameike_win_queue_size(uint64_t slots, uint64_t message_size);
+
+// Creates an empty message queue at `offset` in the own memory, a multiple of 8, for `slots` messages of up to `message_size` bytes. It takes
+// tameike_win_queue_size() bytes. Others may send after a barrier, or another sign that it is there. Returns 0 or a negative errno.
+int tameike_win_queue_init(tameike_win *win,
+                           uint64_t offset,
+                           uint64_t slots,
+                           uint64_t message_size);
+
+// Appends a message to the queue at `queue` in the memory of a rank, and waits while it is full; a negative time waits without limit. Any
+// number of processes and threads may send. Messages of one thread arrive in their order. Returns 0 or a negative errno: -EAGAIN if the
+// queue is full after this time; -EINVAL if there is no queue; -EMSGSIZE if the message is too large, or above 1 MiB for a rank of another
+// node; and the errors of tameike_win_wait_until(). After -EHOSTDOWN the message may have arrived.
+int tameike_win_send(tameike_win *win,
+                     unsigned int rank,
+                     uint64_t queue,
+                     const void *message,
+                     size_t size,
+                     int milliseconds);
+
+// Takes the oldest message from the queue at `queue` in the own memory, and waits while it is empty; a negative time waits without limit.
+// Returns the size of the message, or a negative errno: -EAGAIN if the queue is empty after this time; -EMSGSIZE if the message is larger than
+// `capacity`: it stays in the queue; and the errors of tameike_win_wait_until(), when the queue is empty.
+ssize_t tameike_win_receive(tameike_win *win,
+                            uint64_t queue,
+                            void *memory,
+                            size_t capacity,
+                            int milliseconds);
+
+// Returns the size of a message queue in bytes, or 0 if it is too large.
+uint64_t tameike_win_queue_size(uint64_t slots, uint64_t message_size);
+
+// Creates an empty message queue at `offset` in the own memory, a multiple of 8, for `slots` messages of up to `message_size` bytes. It takes
+// tameike_win_queue_size() bytes. Others may send after a barrier, or another sign that it is there. Returns 0 or a negative errno.
+int tameike_win_queue_init(tameike_win *win,
+                           uint64_t offset,
+                           uint64_t slots,
+                           uint64_t message_size);
+
+// Appends a message to the queue at `queue` in the memory of a rank, and waits while it is full; a negative time waits without limit. Any
+// number of processes and threads may send. Messages of one thread arrive in their order. Returns 0 or a negative errno: -EAGAIN if the
+// queue is full after this time; -EINVAL if there is no queue; -EMSGSIZE if the message is too large, or above 1 MiB for a rank of another
+// node; and the errors of tameike_win_wait_until(). After -EHOSTDOWN the message may have arrived.
+int tameike_win_send(tameike_win *win,
+                     unsigned int rank,
+                     uint64_t queue,
+                     const void *message,
+                     size_t size,
+                     int milliseconds);
+
+// Takes the oldest message from the queue at `queue` in the own memory, and waits while it is empty; a negative time waits without limit.
+// Returns the size of the message, or a negative errno: -EAGAIN if the queue is empty after this time; -EMSGSIZE if the message is larger than
+// `capacity`: it stays in the queue; and the errors of tameike_win_wait_until(), when the queue is empty.
+ssize_t tameike_win_receive(tameike_win *win,
+                            uint64_t queue,
+                            void *memory,
+                            size_t capacity,
+                            int milliseconds);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,7 +4,8 @@
 //! calls, there are vectors of pieces and asynchronous transfers ([`request`]). The kernel serves what the ring does not (other file
 //! systems, files that the kernel has open, nodes without an agent), so that every call works on every path ([`file`]).
 //!
-//! [`aggregate`] provides containers of many files, which need no agent; [`dsm`] shared memory regions, which the kernel cannot serve.
+//! [`aggregate`] provides containers of many files, which need no agent; [`dsm`] shared memory regions, and [`win`] remote
+//! memory windows, which the kernel cannot serve.
 //!
 //! Functions are thread-safe, except that one thread at a time may use a request, but not async-signal-safe. No panic leaves the library,
 //! and it prints nothing. In a child of `fork`, files and requests of the parent fail with `EIO`; the child may open files itself.
@@ -15,3 +16,4 @@ mod connection;
 pub mod dsm;
 mod file;
 mod request;
+pub mod win;

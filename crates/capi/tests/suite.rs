@@ -74,7 +74,7 @@ fn the_examples_in_the_documentation_compile() {
         kit.compile(&source, "example");
         count += 1;
     }
-    assert_eq!(count, 2);
+    assert_eq!(count, 3);
 }
 
 #[test]

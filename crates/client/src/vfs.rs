@@ -176,7 +176,7 @@ pub trait Content: Send + Sync + 'static {
     fn grantable(&self, _handle: HandleNumber) -> Option<Grantable> {
         None
     }
-    /// Returns the file as one of a shared memory region, if the view has regions and the file has a size that fits one.
+    /// Returns the file as one of a shared memory region, if the view has regions and the file is not too large for one.
     fn region_file(&self, _handle: HandleNumber) -> Option<RegionFile> {
         None
     }

@@ -63,6 +63,7 @@ errnos! {
     EPROTO, "protocol error";
     EBADMSG, "bad message";
     ESRCH, "no such process";
+    EMSGSIZE, "message too long";
     ESTALE, "stale file handle";
     EDQUOT, "quota exceeded";
     EOPNOTSUPP, "operation not supported";

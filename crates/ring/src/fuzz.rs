@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, PATH_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitLocation;
+use tameike_core::wire::window::{Access, Elements, Signal, WordChange};
 
 /// Decodes words; missing ones are 0.
 fn words<const COUNT: usize>(bytes: &[u8]) -> [u64; COUNT] {
@@ -107,6 +108,24 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("region-allocate", Request::RegionAllocate { region: 2, bytes: 100, alignment: 8 }),
         ("region-free", Request::RegionFree { region: 2, offset: 16 }),
         ("region-close", Request::RegionClose { region: 2 }),
+        ("window-open", Request::WindowOpen { handle: 5, rank: 3, ranks: 8, bytes: 1 << 20 }),
+        ("window-ranks", Request::WindowRanks { region: 2 }),
+        (
+            "window-put",
+            Request::WindowAccess {
+                region: 2,
+                rank: 3,
+                access: Access::Put {
+                    to: Elements { offset: 64, size: 8, stride: 80, count: 10 },
+                    signal: Some(Signal { offset: 8, change: WordChange::Add(1) }),
+                },
+                size: 80,
+            },
+        ),
+        (
+            "window-send",
+            Request::WindowAccess { region: 2, rank: 3, access: Access::Send { queue: 64 }, size: 100 },
+        ),
     ];
     seeds.map(|(name, request)| (name, bytes_of(&request.encode()))).into()
 }

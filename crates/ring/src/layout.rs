@@ -24,6 +24,7 @@
 //! faults   program -> agent   any byte; with the userfaultfd of a mapped region
 //! devices  agent -> program   the number of a device; with its descriptors (`placed`)
 //! regions  agent -> program   `REGION_MARK`; with the descriptors of a region's memory, before the reply to its open
+//! windows  agent -> program   `REMOTE_MARK`; with the descriptor of the memory of a remote memory window, likewise
 //! ```
 //!
 //! 1. The program writes request and window, sets `REQUESTED` in the slot's state, then the slot's bit in `pending`.
@@ -50,6 +51,8 @@ pub const SLOTS: usize = 16;
 pub const HANDOVER_NAME_SIZE: usize = 64;
 /// The byte before the descriptors of a region's memory. Devices have lower numbers.
 pub(crate) const REGION_MARK: u8 = 255;
+/// The byte before the descriptor of the memory of a remote memory window.
+pub(crate) const REMOTE_MARK: u8 = 254;
 /// Number of descriptors of a region's memory.
 pub(crate) const REGION_FILES: usize = 3;
 /// Size of an arena, in bytes.
@@ -82,7 +85,7 @@ const REQUEST: usize = 64;
 const REPLY: usize = 128;
 const WINDOWS: usize = 8192;
 
-const _: () = assert!((REGION_MARK as usize) >= crate::placed::DEVICES_MAX);
+const _: () = assert!((REMOTE_MARK as usize) >= crate::placed::DEVICES_MAX && REMOTE_MARK < REGION_MARK);
 const _: () = assert!(LEFT_HANDLES + LEFT_MAX * 8 <= SLOT_HEADS);
 const _: () = assert!(SLOT_HEADS + SLOTS * SLOT_SIZE <= WINDOWS && WINDOWS.is_multiple_of(4096));
 const _: () = assert!(REQUEST + REQUEST_WORDS * 8 <= REPLY && REPLY + REPLY_WORDS * 8 <= SLOT_SIZE);

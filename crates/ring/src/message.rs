@@ -3,6 +3,7 @@
 //! Decoders check every number from another process against its limit, and reject everything that is no valid message.
 
 mod status;
+mod window;
 
 pub(crate) use status::{STATUS_WORDS, StatusWords};
 pub use status::{Status, Time};
@@ -10,6 +11,7 @@ pub use status::{Status, Time};
 use crate::WINDOW_SIZE;
 use std::num::NonZeroU64;
 use tameike_core::limits::{BLOCK_SIZE, PATH_SIZE_MAX};
+use tameike_core::wire::window::Access;
 
 /// Number of words of a request.
 pub const REQUEST_WORDS: usize = 8;
@@ -241,6 +243,35 @@ pub enum Request {
         /// Number of the region.
         region: u64,
     },
+    /// Attaches to the remote memory window of an empty file. Before [`Reply::Offset`] with its number, that of a region, the agent sends
+    /// its memory on the socket.
+    WindowOpen {
+        /// Handle of the file.
+        handle: u64,
+        /// Rank of the process.
+        rank: u32,
+        /// Number of ranks, at least one.
+        ranks: u32,
+        /// Size of the memory of each rank in bytes.
+        bytes: u64,
+    },
+    /// Requests the ranks of this node. The reply has a byte for each rank in the slot's window: 1 if it is a process of this node.
+    WindowRanks {
+        /// Number of the region.
+        region: u64,
+    },
+    /// Accesses the memory of a rank on another node. The reply is a count of bytes for puts and gets, and the value before for atomic
+    /// operations.
+    WindowAccess {
+        /// Number of the region.
+        region: u64,
+        /// The rank.
+        rank: u32,
+        /// The access.
+        access: Access,
+        /// Number of its bytes in the slot's window.
+        size: u32,
+    },
 }
 
 /// A reply.
@@ -315,6 +346,9 @@ const REGION_UNLOCK: u64 = 23;
 const REGION_FETCH_ADD: u64 = 24;
 const REGION_ALLOCATE: u64 = 25;
 const REGION_FREE: u64 = 26;
+const WINDOW_OPEN: u64 = 27;
+const WINDOW_RANKS: u64 = 28;
+const WINDOW_ACCESS: u64 = 29;
 
 impl Path {
     fn words(self) -> [u64; 2] {
@@ -407,12 +441,20 @@ impl Request {
             }
             Self::RegionFree { region, offset } => [REGION_FREE, *region, *offset, 0, 0, 0, 0, 0],
             Self::RegionClose { region } => [REGION_CLOSE, *region, 0, 0, 0, 0, 0, 0],
+            Self::WindowOpen { handle, rank, ranks, bytes } => {
+                [WINDOW_OPEN, *handle, u64::from(*rank), u64::from(*ranks), *bytes, 0, 0, 0]
+            }
+            Self::WindowRanks { region } => [WINDOW_RANKS, *region, 0, 0, 0, 0, 0, 0],
+            Self::WindowAccess { region, rank, access, size } => {
+                let [kind, a, b, c, d, e] = window::encode(access, *size);
+                [WINDOW_ACCESS, *region, kind << 32 | u64::from(*rank), a, b, c, d, e]
+            }
         }
     }
 
     /// Decodes a request; `None` for invalid words.
     pub fn decode(words: &RequestWords) -> Option<Self> {
-        let [code, a, b, c, d, e, ..] = *words;
+        let [code, a, b, c, d, e, f, g] = *words;
         let path = || Path::decode([a, b]);
         Some(match code {
             OPEN => Self::Open {
@@ -449,6 +491,17 @@ impl Request {
             REGION_ALLOCATE => Self::RegionAllocate { region: a, bytes: b, alignment: c },
             REGION_FREE => Self::RegionFree { region: a, offset: b },
             REGION_CLOSE => Self::RegionClose { region: a },
+            WINDOW_OPEN => Self::WindowOpen {
+                handle: a,
+                rank: u32::try_from(b).ok()?,
+                ranks: count(c)?,
+                bytes: Some(d).filter(|bytes| *bytes > 0)?,
+            },
+            WINDOW_RANKS => Self::WindowRanks { region: a },
+            WINDOW_ACCESS => {
+                let (access, size) = window::decode([b >> 32, c, d, e, f, g])?;
+                Self::WindowAccess { region: a, rank: b as u32, access, size }
+            }
             _ => return None,
         })
     }
@@ -481,7 +534,10 @@ impl Request {
             | Self::RegionFetchAdd { .. }
             | Self::RegionAllocate { .. }
             | Self::RegionFree { .. }
-            | Self::RegionClose { .. } => 0,
+            | Self::RegionClose { .. }
+            | Self::WindowOpen { .. }
+            | Self::WindowRanks { .. }
+            | Self::WindowAccess { .. } => 0,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The generated header.
 const HEADER: &str = "crates/capi/include/tameike.h";
 /// The sources: the functions, and the types of their arguments.
-pub const SOURCES: [&str; 7] = [
+pub const SOURCES: [&str; 10] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",
@@ -16,6 +16,9 @@ pub const SOURCES: [&str; 7] = [
     "crates/capi/src/aggregate/mod.rs",
     "crates/capi/src/dsm/mod.rs",
     "crates/capi/src/dsm/region.rs",
+    "crates/capi/src/win/mod.rs",
+    "crates/capi/src/win/queue.rs",
+    "crates/capi/src/win/window.rs",
 ];
 const OPENING: &str = "\
 /* Access to files of a job's views without kernel calls.
@@ -35,7 +38,8 @@ const OPENING: &str = "\
  * agent. Any number of processes write to a container concurrently, each to its own files. tameike_agg_message() describes the
  * last error.
  *
- * The functions tameike_dsm_*() share memory between processes on all nodes of a job. They need an agent.
+ * The functions tameike_dsm_*() share memory between processes on all nodes of a job, and tameike_win_*() give each process memory that
+ * all others read and write. They need an agent.
  */";
 
 /// Returns a finding if the header differs from the generated one.
@@ -78,7 +82,7 @@ fn text(root: &Path) -> Result<String, String> {
         ("AggregateOptions", "agg_options"),
     ];
     let names = ["File", "Request", "Piece", "Status", "Time"].map(|name| (name, name.to_lowercase()));
-    let of_regions = [("Region", "dsm"), ("RegionCounters", "dsm_counters")];
+    let of_regions = [("Region", "dsm"), ("RegionCounters", "dsm_counters"), ("Window", "win")];
     let others = of_containers.into_iter().chain(of_regions);
     let names = names.into_iter().chain(others.map(|(name, of_c)| (name, of_c.to_owned())));
     names.for_each(|(name, of_c)| {

@@ -18,6 +18,7 @@ mod session;
 mod shown;
 mod view;
 mod walk;
+mod windows;
 
 #[cfg(test)]
 mod tests;
@@ -150,7 +151,8 @@ fn handle_of(request: &Request) -> Option<u64> {
         | Request::Close { handle }
         | Request::Seek { handle, .. }
         | Request::HandOver { handle }
-        | Request::RegionOpen { handle, .. } => Some(*handle),
+        | Request::RegionOpen { handle, .. }
+        | Request::WindowOpen { handle, .. } => Some(*handle),
         Request::Open { .. }
         | Request::StatusAt { .. }
         | Request::Unlink { .. }
@@ -166,7 +168,9 @@ fn handle_of(request: &Request) -> Option<u64> {
         | Request::RegionFetchAdd { .. }
         | Request::RegionAllocate { .. }
         | Request::RegionFree { .. }
-        | Request::RegionClose { .. } => None,
+        | Request::RegionClose { .. }
+        | Request::WindowRanks { .. }
+        | Request::WindowAccess { .. } => None,
     }
 }
 
@@ -183,7 +187,9 @@ fn region_of(request: &Request) -> Option<u64> {
         | Request::RegionFetchAdd { region, .. }
         | Request::RegionAllocate { region, .. }
         | Request::RegionFree { region, .. }
-        | Request::RegionClose { region } => Some(*region),
+        | Request::RegionClose { region }
+        | Request::WindowRanks { region }
+        | Request::WindowAccess { region, .. } => Some(*region),
         _ => None,
     }
 }

@@ -1,11 +1,11 @@
 //! Requests on shared memory regions.
 
 use super::convert::{Refusal, reply_of};
-use super::{Call, Ending};
+use super::{Call, Ending, windows};
 use crate::fuse::Tasks;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tameike_client::region::{Attachment, RegionFile, Regions};
+use tameike_client::region::{Attachment, RegionFile, Regions, Shape};
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::userfault::Userfault;
@@ -32,6 +32,16 @@ impl RingRegions {
         self.regions.attach(file, processes, alone).await
     }
 
+    /// Attaches a program of this node to a window.
+    pub(super) async fn attach_window(
+        &self,
+        file: RegionFile,
+        shape: Shape,
+        rank: u32,
+    ) -> Result<Arc<Attachment>> {
+        self.regions.attach_window(file, shape, rank).await
+    }
+
     /// Serves a request on the program's region `number`.
     pub(super) fn serve(&self, call: Call, request: Request, number: u64) {
         // Before all else: a request that fails must not leave its descriptor for the next one.
@@ -45,6 +55,9 @@ impl RingRegions {
             _ => session.region(number),
         };
         let Some(region) = region else { return call.answer(&Reply::Failed(Errno::EBADF.0)) };
+        if let Request::WindowRanks { .. } | Request::WindowAccess { .. } = request {
+            return self.tasks.spawn(async move { windows::serve(call, &region, request).await });
+        }
         self.tasks.spawn(async move {
             let served = about(&region, request, passed).await;
             call.answer(&reply_of(served.map_err(Refusal::Fault)));

@@ -122,6 +122,9 @@ impl<V: Vfs> AnyView for RingView<V> {
             Request::RegionOpen { processes, alone, reserve, .. } => {
                 self.open_region(call, open, processes, (alone, reserve));
             }
+            Request::WindowOpen { rank, ranks, bytes, .. } => {
+                self.open_window(call, open, rank, (ranks, bytes));
+            }
             Request::Close { handle } => match call.session().remove(handle) {
                 Some(open) => self.close(call, open),
                 // Another thread has closed it.

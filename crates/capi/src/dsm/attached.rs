@@ -1,4 +1,4 @@
-//! The regions to which the process is attached. It detaches from them when it calls exit(3) or returns from `main`.
+//! The regions and windows to which the process is attached. It detaches from them when it calls exit(3) or returns from `main`.
 
 use parking_lot::Mutex;
 use std::sync::Once;

@@ -1,4 +1,4 @@
-//! Files of regions, opened through the ring.
+//! Files of regions and windows, opened through the ring.
 
 use crate::file::{File, Result, RingFile};
 use rustix::io::Errno;
@@ -58,6 +58,13 @@ pub fn open(path: &CStr, size: Option<u64>) -> Result<RingFile> {
             Ok(file)
         }
     }
+}
+
+/// Creates the empty file of a window, or opens it.
+pub fn open_empty(path: &CStr) -> Result<RingFile> {
+    let file = open_in_ring(path, libc::O_RDWR | libc::O_CREAT)?;
+    let status = file.client().status(file.handle()).served().unwrap_or(Err(Errno::OPNOTSUPP))?;
+    if status.size == 0 { Ok(file) } else { Err(Errno::EXIST) }
 }
 
 /// The size in whole pages, if a region can have it.

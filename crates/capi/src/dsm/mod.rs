@@ -5,11 +5,12 @@
     reason = "the comments are those of the header; `abi` states the contract"
 )]
 
-mod attached;
-mod file;
+pub(crate) mod attached;
+pub(crate) mod file;
 mod region;
 
 pub use region::Region;
+pub(crate) use region::{OPENING, errno_of, result_of};
 
 use crate::abi::{check_memory, deref, done, text, write_out};
 use crate::file::{Result, unlink};

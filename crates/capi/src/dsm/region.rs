@@ -45,8 +45,8 @@ pub struct Joining {
 /// The agent, as the source of pages.
 struct Agent(Attached);
 
-/// Serializes opens: the ring passes descriptors of one region at a time.
-static OPENING: Mutex<()> = Mutex::new(());
+/// Serializes opens: the ring passes descriptors of one region or window at a time.
+pub(crate) static OPENING: Mutex<()> = Mutex::new(());
 /// The kernel reports faults by userfaultfd.
 static HAS_USERFAULT: OnceLock<bool> = OnceLock::new();
 
@@ -92,11 +92,11 @@ fn touch_before_calls() {
 }
 
 /// The result of a call that only the agent can serve.
-fn result_of<T>(answer: Answer<T>) -> Result<T> {
+pub(crate) fn result_of<T>(answer: Answer<T>) -> Result<T> {
     answer.served().unwrap_or(Err(Errno::OPNOTSUPP))
 }
 
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 

@@ -52,4 +52,5 @@ mod suites;
 mod support;
 mod unprivileged;
 mod users;
+mod windows;
 mod workloads;

@@ -18,7 +18,7 @@ enum Memory {
 
 /// A script that runs a program for each rank on its node at the same time, with `arguments` after its rank; all must succeed. The path of
 /// the region is `$region`.
-fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &str) -> String {
+pub(crate) fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &str) -> String {
     let start = |(rank, node)| {
         let program = program.display();
         format!(

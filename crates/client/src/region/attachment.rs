@@ -3,6 +3,7 @@
 use super::barrier::NodeBarrier;
 use super::lock::HeldLocks;
 use super::memory::{MappingSlot, Memory};
+use super::window::AttachedWindow;
 use super::{Regions, ended};
 use crate::replies::unexpected_reply;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub struct Attachment {
     barrier: Arc<NodeBarrier>,
     owner: u16,
     locks: HeldLocks,
+    window: Option<AttachedWindow>,
     mapping: MappingSlot,
     detached: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl Attachment {
         regions: Arc<Regions>,
         memory: Arc<Memory>,
         barrier: Arc<NodeBarrier>,
+        rank: Option<u32>,
     ) -> Result<Arc<Self>> {
         let Some((owner, mapping)) = memory.add_owner() else {
             let why = "too many processes of this node have attached to the region";
@@ -41,12 +44,18 @@ impl Attachment {
         };
         let detached = AtomicBool::new(false);
         let locks = HeldLocks::new(&regions.parts);
-        Ok(Arc::new(Self { regions, memory, barrier, owner, locks, mapping, detached }))
+        let window = barrier.window().zip(rank).map(|(window, rank)| window.attach(rank));
+        Ok(Arc::new(Self { regions, memory, barrier, owner, locks, window, mapping, detached }))
     }
 
     /// The memory, to be passed to the process.
     pub fn memory(&self) -> &RegionMemory {
         &self.memory.memory
+    }
+
+    /// The window, if the process has attached to one.
+    pub fn window(&self) -> Option<&AttachedWindow> {
+        self.window.as_ref()
     }
 
     /// The number of the process in the words of pages.
@@ -195,6 +204,9 @@ impl Attachment {
     pub async fn detach(&self, failed: bool) -> Result<()> {
         if self.detached.swap(true, Ordering::AcqRel) {
             return Ok(());
+        }
+        if let Some(window) = &self.window {
+            window.left();
         }
         // First, so that no claim of the process is in the way of the flush.
         let was_last = self.memory.remove_owner(self.owner);

@@ -6,6 +6,7 @@
 
 use super::Parts;
 use super::memory::Memory;
+use super::window::NodeWindow;
 use crate::replies::unexpected_reply;
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -24,6 +25,8 @@ use tameike_io::os::runtime::{Resolver, promise};
 pub(super) struct NodeBarrier {
     parts: Arc<Parts>,
     region: InodeId,
+    /// The memory of the window, if the region is one.
+    window: Option<Arc<NodeWindow>>,
     state: Mutex<State>,
 }
 
@@ -102,11 +105,21 @@ fn place(members: &Members, node: NodeId) -> (Option<NodeId>, usize) {
 }
 
 impl NodeBarrier {
-    pub fn new(parts: Arc<Parts>, region: InodeId, number: u64) -> Arc<Self> {
+    pub fn new(
+        parts: Arc<Parts>,
+        region: InodeId,
+        number: u64,
+        window: Option<Arc<NodeWindow>>,
+    ) -> Arc<Self> {
         let (members, memories, waiting, arrived, own, children, broken) = Default::default();
         let first = number;
         let state = State { first, number, members, memories, waiting, arrived, own, children, broken };
-        Arc::new(Self { parts, region, state: Mutex::new(state) })
+        Arc::new(Self { parts, region, window, state: Mutex::new(state) })
+    }
+
+    /// The memory of the window, if the region is one.
+    pub fn window(&self) -> Option<&Arc<NodeWindow>> {
+        self.window.as_ref()
     }
 
     /// A process has attached.
@@ -306,7 +319,7 @@ impl NodeBarrier {
 
     /// Barriers from number `from` on fail, or from the current one.
     pub fn fail(&self, from: Option<u64>, fault: Fault) {
-        let (waiting, own, children) = {
+        let failing = {
             let state = &mut *self.state.lock();
             let from = from.unwrap_or(state.number);
             // A late message about earlier processes of the region.
@@ -316,11 +329,14 @@ impl NodeBarrier {
             if state.broken.as_ref().is_none_or(|(known, _)| from < *known) {
                 state.broken = Some((from, fault.clone()));
             }
-            if state.number < from {
-                return;
-            }
-            (std::mem::take(&mut state.waiting), state.own.take(), std::mem::take(&mut state.children))
+            (state.number >= from).then(|| {
+                (std::mem::take(&mut state.waiting), state.own.take(), std::mem::take(&mut state.children))
+            })
         };
+        if let Some(window) = &self.window {
+            window.failed(&fault);
+        }
+        let Some((waiting, own, children)) = failing else { return };
         waiting.into_iter().for_each(|process| process.resolve(Err(fault.clone())));
         if let Some(own) = own {
             own.fail(&fault);

@@ -10,6 +10,8 @@
 //! - [`space`] evicts pages of regions that exceed a limit;
 //! - [`barrier`] does both for all processes of the node at once;
 //! - [`lock`] has the locks that a process holds.
+//!
+//! A region without pages is a remote memory window ([`window`]).
 
 mod attachment;
 mod barrier;
@@ -21,8 +23,11 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod update;
+mod window;
 
 pub use attachment::Attachment;
+pub use tameike_dsm::window::Shape;
+pub use window::AttachedWindow;
 
 use crate::data::DataEngine;
 use crate::locks::FileLocks;
@@ -32,15 +37,18 @@ use memory::Memory;
 use parking_lot::Mutex;
 use space::Space;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
+use tameike_core::wire::window::WindowRequest;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result};
 use tameike_dsm::memory::RegionMemory;
 use tameike_fabric::{Answer, PeerEvent, Rpc};
 use tameike_io::{Payload, Runtime};
+use window::NodeWindow;
 
 /// Bit of the numbers of owners and handles of locks, and first byte of their ranges: behind the largest file, so that locks of regions
 /// never conflict with those of `fcntl`.
@@ -53,7 +61,7 @@ pub struct RegionFile {
     pub inode: InodeId,
     /// Placement of its units.
     pub layout: Layout,
-    /// Size in pages.
+    /// Size in pages; 0 if the file is empty, as that of a window.
     pub pages: u32,
 }
 
@@ -176,13 +184,40 @@ impl Regions {
         processes: u32,
         alone: bool,
     ) -> Result<Arc<Attachment>> {
+        self.attach_as(file, processes, alone, None).await
+    }
+
+    /// Attaches a process of this node to a window, as one of its ranks.
+    ///
+    /// # Errors
+    /// `EEXIST` if another process has attached as this rank, or the file is not empty; those of [`Self::attach`].
+    pub async fn attach_window(
+        self: &Arc<Self>,
+        file: RegionFile,
+        shape: Shape,
+        rank: u32,
+    ) -> Result<Arc<Attachment>> {
+        if file.pages > 0 {
+            return Err(Fault::new(Errno::EEXIST, format!("the file of window {} is not empty", file.inode)));
+        }
+        self.attach_as(file, shape.ranks(), false, Some((shape, rank))).await
+    }
+
+    async fn attach_as(
+        self: &Arc<Self>,
+        file: RegionFile,
+        processes: u32,
+        alone: bool,
+        window: Option<(Shape, u32)>,
+    ) -> Result<Arc<Attachment>> {
         let region = file.inode;
         let _attaching = self.begin_attach(region);
-        let attached = self.parts.ask(region, RegionRequest::Attach { region, processes }).await?;
+        let rank = window.map(|(shape, rank)| shape.rank(rank));
+        let attached = self.parts.ask(region, RegionRequest::Attach { region, processes, rank }).await?;
         let RegionReply::Attached { barrier: number, sequence, members: _ } = attached else {
             return Err(unexpected_reply(&attached));
         };
-        let joined = self.join(file, alone, (number, sequence));
+        let joined = self.join(file, alone, (number, sequence), window);
         if joined.is_err() {
             // The process has not seen the region: it leaves as it came.
             let left = self.parts.ask(region, RegionRequest::Detach { region, failed: false }).await;
@@ -201,14 +236,13 @@ impl Regions {
         file: RegionFile,
         alone: bool,
         (number, sequence): (u64, u64),
+        window: Option<(Shape, u32)>,
     ) -> Result<Arc<Attachment>> {
         let Table { regions, attaching } = &mut *self.table.lock();
-        let region = regions.entry(file.inode).or_insert_with(|| NodeRegion {
-            file,
-            shared: Weak::new(),
-            barrier: NodeBarrier::new(self.parts.clone(), file.inode, number),
-            last_memory: 0,
-        });
+        let region = match regions.entry(file.inode) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(self.new_region(file, number, window)?),
+        };
         if region.file.pages != file.pages {
             let why = format!(
                 "region {} has {} pages in other processes of this node, and the file {} pages now",
@@ -220,7 +254,8 @@ impl Regions {
         let memory = match shared {
             Some(memory) => memory,
             None => {
-                let created = RegionMemory::create(file.pages);
+                // A window has no pages, and empty memory cannot be mapped.
+                let created = RegionMemory::create(file.pages.max(1));
                 let created =
                     created.map_err(|error| Fault::from_os("creating the memory of a region", &error))?;
                 region.last_memory += 1;
@@ -236,7 +271,15 @@ impl Regions {
         if let Some((barrier, failed)) = attaching.get(&file.inode).and_then(|attaching| attaching.broken) {
             region.barrier.fail(Some(barrier), ended(failed));
         }
-        Attachment::new(self.clone(), memory, region.barrier.clone())
+        Attachment::new(self.clone(), memory, region.barrier.clone(), window.map(|(_, rank)| rank))
+    }
+
+    /// A region without processes yet.
+    fn new_region(&self, file: RegionFile, number: u64, window: Option<(Shape, u32)>) -> Result<NodeRegion> {
+        let create = |(shape, _)| NodeWindow::create(self.parts.clone(), file.inode, shape);
+        let window = window.map(create).transpose()?;
+        let barrier = NodeBarrier::new(self.parts.clone(), file.inode, number, window);
+        Ok(NodeRegion { file, shared: Weak::new(), barrier, last_memory: 0 })
     }
 
     /// Number of regions to which processes of this node are attached.
@@ -264,6 +307,24 @@ impl Regions {
                 Err(fault) => ClientReply::Failed(fault),
             },
             None => ClientReply::Redirected,
+        }
+    }
+
+    /// Serves an access of another node to the memory of a rank of this node. A get has the bytes as its payload.
+    pub async fn access(
+        &self,
+        request: WindowRequest,
+        payload: Option<Payload>,
+    ) -> (ClientReply, Option<Payload>) {
+        let WindowRequest { window, rank, access } = request;
+        let barrier = self.barrier_of(window);
+        let applied = match barrier.as_ref().and_then(|barrier| barrier.window()) {
+            Some(window) => window.apply(rank, &access, payload).await,
+            None => Err(Fault::new(Errno::EPIPE, format!("no rank of window {window} is attached here"))),
+        };
+        match applied {
+            Ok((reply, bytes)) => (ClientReply::Window(reply), bytes),
+            Err(fault) => (ClientReply::Failed(fault), None),
         }
     }
 

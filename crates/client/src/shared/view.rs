@@ -251,7 +251,7 @@ impl Content for SharedView {
         }
         let file = self.file(handle).ok()?;
         let pages = u32::try_from(file.size().div_ceil(BLOCK_SIZE as u64)).ok()?;
-        (pages > 0).then_some(RegionFile { inode: file.inode, layout: file.layout, pages })
+        Some(RegionFile { inode: file.inode, layout: file.layout, pages })
     }
 
     async fn change_space(

@@ -4,6 +4,7 @@ use crate::errno::Fault;
 use crate::ids::{Generation, InodeId, UnitId};
 use crate::wire::lock::LockOwner;
 use crate::wire::region::{Arrival, Release};
+use crate::wire::window::{Access, WindowReply, WindowRequest};
 use serde::{Deserialize, Serialize};
 
 /// A request to the views of a node.
@@ -63,6 +64,8 @@ pub enum ClientRequest {
         /// Whether the process or the node has ended without detaching.
         failed: bool,
     },
+    /// Accesses the memory of a window. The reply is that of the access, or `Failed`.
+    Window(WindowRequest),
 }
 
 impl ClientRequest {
@@ -72,6 +75,17 @@ impl ClientRequest {
             // The effect of a repeated `Revoke` or `Moved` is the same.
             Self::Revoke { .. } | Self::Moved { .. } | Self::LockWaits { .. } | Self::ReadHeld { .. } => true,
             Self::Removing { .. } | Self::Kept { .. } | Self::Arrive(_) | Self::RegionBroken { .. } => false,
+            Self::Window(request) => request.access.is_read_only(),
+        }
+    }
+
+    /// As [`super::Request::expects_payload`].
+    pub(super) fn expects_payload(&self) -> bool {
+        let is_get = |request: &WindowRequest| matches!(request.access, Access::Get { .. });
+        match self {
+            Self::ReadHeld { .. } => true,
+            Self::Window(request) => is_get(request),
+            _ => false,
         }
     }
 }
@@ -96,6 +110,8 @@ pub enum ClientReply {
     Released(Release),
     /// The node has another version of the members: the sender must send its arrival to the coordinator.
     Redirected,
-    /// The barrier failed.
+    /// The barrier or the access failed.
     Failed(Fault),
+    /// Reply to [`ClientRequest::Window`].
+    Window(WindowReply),
 }

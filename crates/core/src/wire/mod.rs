@@ -18,6 +18,7 @@ pub mod pack;
 pub mod region;
 pub mod space;
 pub mod unit;
+pub mod window;
 
 #[cfg(test)]
 mod tests;
@@ -129,7 +130,7 @@ impl Request {
     pub fn expects_payload(&self) -> bool {
         match self {
             Self::Unit(request) => matches!(request, unit::UnitRequest::Read { .. }),
-            Self::Client(request) => matches!(request, client::ClientRequest::ReadHeld { .. }),
+            Self::Client(request) => request.expects_payload(),
             Self::Admin(request) => {
                 matches!(request, admin::AdminRequest::Exchange(exchange) if exchange.expects_payload())
             }

@@ -7,6 +7,7 @@
 use crate::ids::{InodeId, NodeId};
 use crate::limits::{MESSAGE_SIZE_MAX, NODES_MAX};
 use crate::ranges::RangeSet;
+use crate::wire::window::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -122,12 +123,15 @@ pub struct Release {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionRequest {
     /// A process of the sender attaches. Fails with `EPIPE` if a process of the region has ended and others are still
-    /// attached, with `EINVAL` if the others have another number of processes, with `EBUSY` if all have attached.
+    /// attached, with `EINVAL` if the others have another number of processes, or memory of another size, with `EEXIST` if
+    /// one of them has the same rank, with `EBUSY` if all have attached.
     Attach {
         /// The region.
         region: InodeId,
         /// Number of processes that take part in barriers; the same for all of them.
         processes: u32,
+        /// The rank of the process, if the region is a remote memory window.
+        rank: Option<Rank>,
     },
     /// A process of the sender detaches. If others are still attached, barriers fail from now on.
     Detach {
@@ -174,13 +178,18 @@ pub enum RegionRequest {
         /// Offset of the block in bytes.
         offset: u64,
     },
+    /// Requests the nodes of all ranks. Fails with `EAGAIN` before all processes have attached.
+    Ranks {
+        /// The region.
+        region: InodeId,
+    },
 }
 
 impl RegionRequest {
     /// As [`super::Request::is_read_only`].
     pub(super) fn is_read_only(&self) -> bool {
         match self {
-            Self::Changes { .. } => true,
+            Self::Changes { .. } | Self::Ranks { .. } => true,
             Self::Attach { .. }
             | Self::Detach { .. }
             | Self::Publish { .. }
@@ -220,4 +229,6 @@ pub enum RegionReply {
     Released(Release),
     /// Reply to [`RegionRequest::Allocate`]: the offset of the block in bytes.
     Allocated(u64),
+    /// Reply to [`RegionRequest::Ranks`]: the node of each rank.
+    Ranks(Vec<NodeId>),
 }

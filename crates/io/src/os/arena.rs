@@ -95,6 +95,26 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
     }
 
+    /// As [`Self::copy_in`], each aligned 8 bytes of the arena by one relaxed store: a concurrent load sees all of them or none.
+    pub fn copy_in_words(&self, offset: usize, from: &[u8]) {
+        self.0.copy_in_words(offset, from);
+    }
+
+    /// As [`Self::copy_out`], each aligned 8 bytes of the arena by one relaxed load.
+    pub fn copy_out_words(&self, offset: usize, into: &mut [u8]) {
+        self.0.copy_out_words(offset, into);
+    }
+
+    /// The address of the first byte, for a program that accesses the memory itself.
+    pub fn start(&self) -> usize {
+        self.0.start().as_ptr() as usize
+    }
+
+    /// Excludes the arena from children of fork(2).
+    pub fn keep_from_children(&self) -> std::io::Result<()> {
+        self.0.keep_from_children()
+    }
+
     /// Reads `size` bytes at `from` of a file to `offset` in the arena. Bytes after the end of the file are left as they are.
     /// Async-signal-safe.
     pub fn read_from(
@@ -260,6 +280,28 @@ mod tests {
         assert!(refused(|arena| arena.word(SIZE).store(1, Ordering::Relaxed)));
         assert!(refused(|arena| arena.word(2).store(1, Ordering::Relaxed)));
         assert!(refused(|arena| arena.long(4).store(1, Ordering::Relaxed)));
+    }
+
+    #[test]
+    fn copies_in_words_move_each_byte() {
+        let (arena, _) = Arena::create("test", SIZE).expect("memory");
+        let bytes: Vec<u8> = (1..=40).collect();
+        for start in 0..9 {
+            for size in 0..=40 - start {
+                for at in 16..25 {
+                    arena.copy_in(0, &[0; 80]);
+                    arena.copy_in_words(at, &bytes[start..start + size]);
+                    let (mut all, mut some) = ([0; 80], vec![0; size]);
+                    arena.copy_out(0, &mut all);
+                    arena.copy_out_words(at, &mut some);
+                    assert_eq!(some, bytes[start..start + size], "{size} bytes at {at}");
+                    assert_eq!(all[at..at + size], some, "{size} bytes at {at}");
+                    assert!(all[..at].iter().chain(&all[at + size..]).all(|&byte| byte == 0));
+                }
+            }
+        }
+        let beyond = std::panic::AssertUnwindSafe(|| arena.copy_in_words(SIZE - 7, &[0; 8]));
+        assert!(std::panic::catch_unwind(beyond).is_err());
     }
 
     /// A process that maps a file gets SIGBUS after its owner truncates it.

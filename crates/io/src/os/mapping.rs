@@ -7,7 +7,10 @@ use std::ffi::c_void;
 use std::io::Error;
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Size of the words of copies in words.
+const WORD_SIZE: usize = 8;
 
 /// Mapped memory. Its users state why their accesses are sound.
 pub struct Mapping {
@@ -98,6 +101,42 @@ impl Mapping {
         // SAFETY: the source is mapped and initialised, and cannot overlap private memory. No reference to it exists; concurrent
         // writes of the other process make the bytes arbitrary, which `u8` allows.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies bytes from private memory to `offset`; each aligned 8 bytes of the target by one store.
+    pub(super) fn copy_in_words(&self, offset: usize, from: &[u8]) {
+        let into = self.address(offset, from.len());
+        let (head, rest) = from.split_at(into.align_offset(WORD_SIZE).min(from.len()));
+        let (words, tail) = rest.as_chunks::<WORD_SIZE>();
+        // SAFETY: the target is mapped, as just checked, and no reference to it exists; the same for `tail` below.
+        unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), into, head.len()) };
+        let first = into.wrapping_add(head.len()).cast::<u64>();
+        for (number, word) in words.iter().enumerate() {
+            // SAFETY: mapped and aligned, as long as the mapping lives.
+            let place = unsafe { AtomicU64::from_ptr(first.wrapping_add(number)) };
+            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        let last = first.wrapping_add(words.len()).cast::<u8>();
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(tail.as_ptr(), last, tail.len()) };
+    }
+
+    /// As [`Self::copy_out`]; each aligned 8 bytes of the source by one load.
+    pub(super) fn copy_out_words(&self, offset: usize, into: &mut [u8]) {
+        let from = self.address(offset, into.len());
+        let (head, rest) = into.split_at_mut(from.align_offset(WORD_SIZE).min(into.len()));
+        let (words, tail) = rest.as_chunks_mut::<WORD_SIZE>();
+        // SAFETY: as in `copy_out`; the same for `tail` below.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), head.as_mut_ptr(), head.len()) };
+        let first = from.wrapping_add(head.len()).cast::<u64>();
+        for (number, word) in words.iter_mut().enumerate() {
+            // SAFETY: mapped and aligned, as long as the mapping lives.
+            let place = unsafe { AtomicU64::from_ptr(first.wrapping_add(number)) };
+            *word = place.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        let last = first.wrapping_add(words.len()).cast::<u8>();
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(last.cast_const(), tail.as_mut_ptr(), tail.len()) };
     }
 
     pub(super) fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {

@@ -64,7 +64,7 @@ impl Client {
     }
 
     /// Populates the slot's window with memory for `size` bytes.
-    fn populate(&self, claim: &Claim<'_>, size: usize) -> Result<(), NoReply> {
+    pub(super) fn populate(&self, claim: &Claim<'_>, size: usize) -> Result<(), NoReply> {
         let populated = &self.populated[claim.number];
         let has = populated.load(Ordering::Relaxed) as usize;
         if has < size {

@@ -17,12 +17,14 @@ mod received;
 pub(crate) mod region;
 mod slots;
 mod transfer;
+pub(crate) mod window;
 
 pub use crate::message::{FileKey, Start, Status, Time};
 pub use answer::{Answer, OpenFile};
 pub use connect::ConnectError;
 pub use region::Region;
 pub use transfer::Transfer;
+pub use window::{RemoteRank, Window};
 
 use crate::WINDOW_SIZE;
 use crate::layout::{LEFT, left};

@@ -3,7 +3,7 @@
 //! Any thread or signal handler may receive them for another one.
 
 use super::Client;
-use crate::layout::{REGION_FILES, REGION_MARK};
+use crate::layout::{REGION_FILES, REGION_MARK, REMOTE_MARK};
 use crate::placed::DEVICES_MAX;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -106,9 +106,10 @@ impl RegionFiles {
         self.files.iter().for_each(|place| drop(place.take()));
     }
 
-    fn put(&self, files: [Option<OwnedFd>; REGION_FILES]) {
+    /// Puts the first `count` descriptors.
+    fn put(&self, files: [Option<OwnedFd>; REGION_FILES], count: usize) {
         let mut state = HERE;
-        for (place, file) in self.files.iter().zip(files) {
+        for (place, file) in self.files.iter().zip(files).take(count) {
             match file {
                 Some(file) => place.put(file),
                 None => state = LACKING,
@@ -129,8 +130,14 @@ impl Client {
             if size == 0 {
                 return;
             }
-            if mark[0] == REGION_MARK {
-                self.received.region.put(files.map(|file| file.and_then(Self::move_descriptor)));
+            let expected = match mark[0] {
+                REGION_MARK => REGION_FILES,
+                REMOTE_MARK => 1,
+                _ => 0,
+            };
+            if expected > 0 {
+                let files = files.map(|file| file.and_then(Self::move_descriptor));
+                self.received.region.put(files, expected);
                 continue;
             }
             let [bytes, clock, _] = files.map(|file| file.and_then(|file| self.keep_descriptor(file)));
@@ -138,13 +145,13 @@ impl Client {
         }
     }
 
-    /// Takes the memory of a region whose open was answered.
-    pub(super) fn take_region_files(&self) -> Result<[OwnedFd; REGION_FILES], NoFiles> {
+    /// Waits for the memory of a region or window whose open was answered.
+    fn await_files(&self) -> Result<(), NoFiles> {
         let (region, until) = (&self.received.region, monotonic() + ARRIVAL_TIME);
         loop {
             self.receive();
             match region.state.load(Ordering::Acquire) {
-                HERE => break,
+                HERE => return Ok(()),
                 LACKING => return Err(NoFiles::Lacking),
                 _ if self.is_broken() || self.is_alone() || monotonic() > until => {
                     return Err(NoFiles::Unsent);
@@ -152,7 +159,18 @@ impl Client {
                 state => drop(futex::wait(&region.state, futex::Flags::PRIVATE, state, Some(&SLICE))),
             }
         }
-        match region.files.each_ref().map(DescriptorPlace::take) {
+    }
+
+    /// Takes the memory of a window whose open was answered.
+    pub(super) fn take_window_file(&self) -> Result<OwnedFd, NoFiles> {
+        self.await_files()?;
+        self.received.region.files[0].take().ok_or(NoFiles::Unsent)
+    }
+
+    /// Takes the memory of a region whose open was answered.
+    pub(super) fn take_region_files(&self) -> Result<[OwnedFd; REGION_FILES], NoFiles> {
+        self.await_files()?;
+        match self.received.region.files.each_ref().map(DescriptorPlace::take) {
             [Some(data), Some(twins), Some(control)] => Ok([data, twins, control]),
             _ => Err(NoFiles::Unsent),
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use tameike_io::os::socket::send_files;
 
 /// Slots that calls leave free, if they wait for other processes or nodes.
-const LEFT_BY_LONG_CALLS: usize = SLOTS / 2;
+pub(super) const LEFT_BY_LONG_CALLS: usize = SLOTS / 2;
 
 /// The same for waits for locks: the owner of a lock, which may be a thread of this process, must be able to flush and to release it.
 const LEFT_BY_LOCKS: usize = SLOTS - SLOTS / 4;
@@ -145,7 +145,7 @@ impl Client {
     }
 
     /// Asks with one of the slots for long calls, however long it takes to get one.
-    fn by_long_call(&self, request: &Request) -> Result<Reply, NoReply> {
+    pub(super) fn by_long_call(&self, request: &Request) -> Result<Reply, NoReply> {
         self.by_waiting_call(LEFT_BY_LONG_CALLS, request)
     }
 

@@ -32,7 +32,7 @@ impl Client {
         self.begin(size, |size| Request::Write { handle, offset, size }, put)
     }
 
-    fn begin(
+    pub(super) fn begin(
         &self,
         size: usize,
         request: impl FnOnce(u32) -> Request,

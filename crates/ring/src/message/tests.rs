@@ -1,9 +1,29 @@
 use super::*;
+use tameike_core::wire::window::{Atomic, Elements, Signal, WordChange};
+
+/// Accesses to windows, with the number of their bytes in the slot's window.
+fn accesses() -> impl Iterator<Item = (Access, u32)> {
+    let to = Elements { offset: u64::MAX, size: 4, stride: 77, count: 300 };
+    let signal = |change| Some(Signal { offset: u64::MAX - 7, change });
+    let atomic = |operation| (Access::Atomic { offset: 8, operation }, 0);
+    [
+        (Access::Put { to, signal: None }, 1200),
+        (Access::Put { to, signal: signal(WordChange::Set(u64::MAX)) }, 1200),
+        (Access::Put { to, signal: signal(WordChange::Add(5)) }, 1200),
+        (Access::Get { from: Elements::contiguous(0, WINDOW_SIZE as u32) }, 0),
+        atomic(Atomic::Fetch),
+        atomic(Atomic::Add(u64::MAX)),
+        atomic(Atomic::Swap(3)),
+        atomic(Atomic::CompareSwap { expected: u64::MAX, value: 4 }),
+        (Access::Send { queue: 64 }, 100),
+    ]
+    .into_iter()
+}
 
 fn requests() -> Vec<Request> {
     let path = |view, size| Path { at: Start { view, dir: u64::MAX - 1 }, size };
     let handle = u64::MAX;
-    vec![
+    [
         Request::Open { path: path(255, 4096), flags: -1, mode: u32::MAX },
         Request::Read {
             handle,
@@ -36,7 +56,17 @@ fn requests() -> Vec<Request> {
         Request::RegionAllocate { region: handle, bytes: u64::MAX, alignment: 1 << 63 },
         Request::RegionFree { region: handle, offset: u64::MAX },
         Request::RegionClose { region: handle },
+        Request::WindowOpen { handle, rank: u32::MAX, ranks: 1, bytes: u64::MAX },
+        Request::WindowRanks { region: handle },
     ]
+    .into_iter()
+    .chain(accesses().map(|(access, size)| Request::WindowAccess {
+        region: handle,
+        rank: u32::MAX,
+        access,
+        size,
+    }))
+    .collect()
 }
 
 #[test]
@@ -86,7 +116,7 @@ fn requests_beyond_a_limit_are_rejected() {
     };
     for request in requests() {
         assert_eq!(with(&request, 0, 0), None);
-        assert_eq!(with(&request, 0, REGION_FETCH_ADD + 1), None);
+        assert_eq!(with(&request, 0, WINDOW_ACCESS + 1), None);
         match request {
             Request::Read { .. } | Request::Write { .. } | Request::Append { .. } => {
                 assert_eq!(with(&request, 3, WINDOW_SIZE as u64 + 1), None);
@@ -105,6 +135,23 @@ fn requests_beyond_a_limit_are_rejected() {
             Request::RegionFetch { .. } => {
                 assert_eq!(with(&request, 2, 1 << 32), None);
                 assert_eq!(with(&request, 3, 2), None);
+            }
+            Request::WindowOpen { .. } => {
+                for (place, word) in [(2, 1 << 32), (3, 0), (3, 1 << 32), (4, 0)] {
+                    assert_eq!(with(&request, place, word), None);
+                }
+            }
+            Request::WindowAccess { access, .. } => {
+                assert_eq!(with(&request, 2, 0), None, "no kind");
+                assert_eq!(with(&request, 2, 10 << 32), None);
+                match access {
+                    Access::Put { .. } | Access::Get { .. } => {
+                        assert_eq!(with(&request, 4, 1 << 32 | (WINDOW_SIZE as u64 + 1)), None);
+                        assert_eq!(with(&request, 4, u64::MAX), None);
+                    }
+                    Access::Send { .. } => assert_eq!(with(&request, 4, WINDOW_SIZE as u64 + 1), None),
+                    Access::Atomic { .. } => {}
+                }
             }
             _ if request.names_size() > 0 => {
                 assert_eq!(with(&request, 1, PATH_SIZE_MAX as u64 + 1), None);

@@ -7,7 +7,8 @@ use super::Handler;
 use super::pinned_state::PinnedState;
 use crate::WINDOW_SIZE;
 use crate::layout::{
-    ALL_SLOTS, ANSWERED, LEFT, REGION_FILES, REGION_MARK, SLEEPS, SLOTS, Slot, left, looked_up, near, pending,
+    ALL_SLOTS, ANSWERED, LEFT, REGION_FILES, REGION_MARK, REMOTE_MARK, SLEEPS, SLOTS, Slot, left, looked_up,
+    near, pending,
 };
 use crate::message::{Path, Reply, Request};
 use crate::placed::{self, DEVICES_MAX};
@@ -314,6 +315,14 @@ impl<H: Handler> Call<H> {
     /// The other end is closed, or does not read.
     pub fn send_region(&self, memory: &[BorrowedFd<'_>; REGION_FILES]) -> Result<()> {
         send_with_files(&self.connection.socket, &[REGION_MARK], memory)
+    }
+
+    /// Sends the memory of a remote memory window to the program, before the reply to [`Request::WindowOpen`].
+    ///
+    /// # Errors
+    /// As [`Self::send_region`].
+    pub fn send_window(&self, memory: BorrowedFd<'_>) -> Result<()> {
+        send_with_files(&self.connection.socket, &[REMOTE_MARK], &[memory])
     }
 
     /// Takes the first descriptor that the program has sent before the request.

@@ -4,10 +4,12 @@
 //!   ([`state`]). All of this is in memory only, and ends with the last attached process.
 //! - The bytes are in the units of the file, and clients have stored them before they report a change here.
 //! - A barrier is complete when all processes have arrived. Each arrival may count those of several nodes.
+//! - A region whose processes have ranks is a window ([`ranks`]): it has no pages.
 //! - If a process detaches or ends while others are attached, barriers fail until all have detached.
 
 mod changes;
 mod heap;
+mod ranks;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,7 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest, Writer};
+use tameike_core::wire::window::Rank;
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
@@ -67,7 +70,8 @@ impl RegionService {
     /// Serves a request of `from`. An arrival returns at the end of the barrier.
     ///
     /// # Errors
-    /// - `EINVAL` for an invalid request, or if `from` has no attached process; `EBUSY` if all processes have attached.
+    /// - `EINVAL` for an invalid request, or if `from` has no attached process; `EBUSY` if all processes have attached;
+    ///   `EEXIST` if one has the same rank.
     /// - Those of [`MetaService::move_to_units`], for the first process.
     /// - `ENOMEM` if there is no free block of bytes.
     /// - `ESTALE` for an arrival at another barrier than the current one.
@@ -75,7 +79,9 @@ impl RegionService {
     /// - `EPROTO` if this node is not the coordinator.
     pub async fn serve(&self, from: NodeId, request: RegionRequest) -> Result<RegionReply> {
         match request {
-            RegionRequest::Attach { region, processes } => self.attach(from, region, processes).await,
+            RegionRequest::Attach { region, processes, rank } => {
+                self.attach(from, region, processes, rank).await
+            }
             RegionRequest::Detach { region, failed } => {
                 self.check(region)?;
                 self.end(region, from, if failed { End::Failed } else { End::Detached })?;
@@ -103,6 +109,9 @@ impl RegionService {
             }
             RegionRequest::Free { region, offset } => {
                 self.with(region, from, |region| region.free(from, offset)).map(|()| RegionReply::Done)
+            }
+            RegionRequest::Ranks { region } => {
+                Ok(RegionReply::Ranks(self.with(region, from, |region| region.nodes_of_ranks(from))?))
             }
         }
     }
@@ -146,7 +155,13 @@ impl RegionService {
         work(state.regions.get_mut(&region).ok_or_else(|| not_attached(region, from))?)
     }
 
-    async fn attach(&self, from: NodeId, inode: InodeId, processes: u32) -> Result<RegionReply> {
+    async fn attach(
+        &self,
+        from: NodeId,
+        inode: InodeId,
+        processes: u32,
+        rank: Option<Rank>,
+    ) -> Result<RegionReply> {
         self.check(inode)?;
         match self.parts.meta.move_to_units(inode).await {
             // A removed file can still be shared.
@@ -157,9 +172,9 @@ impl RegionService {
         let mut new = None;
         let region = match regions.get_mut(&inode) {
             Some(region) => region,
-            None => new.insert(Region::new(inode, processes, *barrier)?),
+            None => new.insert(Region::new(inode, processes, rank, *barrier)?),
         };
-        region.attach(from, processes)?;
+        region.attach(from, processes, rank)?;
         let (barrier, sequence, members) = (region.barrier(), region.sequence(), region.members().clone());
         if let Some(new) = new {
             regions.insert(inode, new);

@@ -2,9 +2,11 @@
 
 use super::changes::ChangeLog;
 use super::heap::{Heap, no_block};
+use super::ranks::Ranks;
 use std::collections::BTreeMap;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::region::{Arrival, Changes, Members, NodeChanges, Release, Writer};
+use tameike_core::wire::window::Rank;
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
 
 /// A region with attached processes.
@@ -15,6 +17,8 @@ pub(super) struct Region<W> {
     /// Number of attached processes of each member.
     attached: BTreeMap<NodeId, u32>,
     members: Members,
+    /// Ranks of the processes, if the region is a window.
+    ranks: Option<Ranks>,
     /// Error of barriers since a process has ended.
     broken: Option<Fault>,
     /// A process has ended without detaching.
@@ -69,11 +73,11 @@ fn check_pages<'a>(mut pages: impl Iterator<Item = &'a RangeSet>) -> Result<()> 
 }
 
 impl<W> Region<W> {
-    /// A region without processes yet. `barrier` is the number of its first barrier.
+    /// A region without processes yet, for a first one with this rank. `barrier` is the number of its first barrier.
     ///
     /// # Errors
     /// `EINVAL` if no process takes part in it.
-    pub(super) fn new(inode: InodeId, processes: u32, barrier: u64) -> Result<Self> {
+    pub(super) fn new(inode: InodeId, processes: u32, rank: Option<Rank>, barrier: u64) -> Result<Self> {
         if processes == 0 {
             let problem = format!("region {inode}: at least one process must take part");
             return Err(Fault::new(Errno::EINVAL, problem));
@@ -83,6 +87,7 @@ impl<W> Region<W> {
             processes,
             attached: BTreeMap::new(),
             members: Members { version: 0, nodes: RangeSet::new() },
+            ranks: rank.map(|rank| Ranks::new(processes, rank.bytes)),
             broken: None,
             failed: false,
             barrier,
@@ -114,7 +119,7 @@ impl<W> Region<W> {
     }
 
     /// Attaches a process of `node`.
-    pub(super) fn attach(&mut self, node: NodeId, processes: u32) -> Result<()> {
+    pub(super) fn attach(&mut self, node: NodeId, processes: u32, rank: Option<Rank>) -> Result<()> {
         if let Some(fault) = &self.broken {
             let problem = format!("cannot attach before all of its processes have detached: {fault}");
             return Err(self.fault(Errno::EPIPE, problem));
@@ -127,6 +132,14 @@ impl<W> Region<W> {
         if attached >= u64::from(self.processes) {
             let problem = format!("all of its {processes} processes are already attached");
             return Err(self.fault(Errno::EBUSY, problem));
+        }
+        match (&mut self.ranks, rank) {
+            (None, None) => {}
+            (Some(ranks), Some(rank)) => ranks.add(node, rank)?,
+            (Some(_), None) | (None, Some(_)) => {
+                let problem = "some processes share its pages, and others use it as a window";
+                return Err(self.fault(Errno::EINVAL, problem));
+            }
         }
         *self.attached.entry(node).or_insert_with(|| {
             self.members.nodes.insert(node.0..node.0 + 1);
@@ -175,6 +188,13 @@ impl<W> Region<W> {
             return Ok(());
         }
         Err(self.fault(Errno::EINVAL, format_args!("no process of {node} is attached")))
+    }
+
+    /// The node of each rank.
+    pub(super) fn nodes_of_ranks(&self, node: NodeId) -> Result<Vec<NodeId>> {
+        self.check_member(node)?;
+        let ranks = self.ranks.as_ref().ok_or_else(|| self.fault(Errno::EINVAL, "it is no window"))?;
+        ranks.nodes().ok_or_else(|| self.fault(Errno::EAGAIN, "some ranks have not attached yet"))
     }
 
     /// Appends a published change; returns its sequence number.

@@ -67,7 +67,7 @@ impl Bed {
     }
 
     fn attach(&self, node: u32, processes: u32) -> Result<RegionReply> {
-        self.serve(node, RegionRequest::Attach { region: self.region, processes })
+        self.serve(node, RegionRequest::Attach { region: self.region, processes, rank: None })
     }
 
     fn detach(&self, node: u32, failed: bool) -> Result<RegionReply> {
@@ -184,7 +184,7 @@ fn processes_attach_and_detach() {
 #[test]
 fn requests_to_the_wrong_node_or_for_other_views_are_refused() {
     let bed = Bed::new(2);
-    let attach = |region| bed.serve(1, RegionRequest::Attach { region, processes: 1 });
+    let attach = |region| bed.serve(1, RegionRequest::Attach { region, processes: 1, rank: None });
     assert_eq!(errno(attach(InodeId::cached(1, 1))), Errno::EINVAL);
     let elsewhere = RegionService::new(RegionParts {
         runtime: bed.world.machine.runtime(),
@@ -193,7 +193,7 @@ fn requests_to_the_wrong_node_or_for_other_views_are_refused() {
         node: NodeId(1),
         meta: bed.world.service(0),
     });
-    let request = RegionRequest::Attach { region: bed.region, processes: 1 };
+    let request = RegionRequest::Attach { region: bed.region, processes: 1, rank: None };
     assert_eq!(errno(bed.world.machine.run(elsewhere.serve(NodeId(1), request))), Errno::EPROTO);
     bed.attach(1, 2).unwrap();
     for request in [
@@ -429,4 +429,33 @@ fn processes_of_all_nodes_allocate_different_blocks() {
     bed.detach(2, false).unwrap();
     bed.attach(1, 1).unwrap();
     assert_eq!(allocate(1, 8192), Ok(RegionReply::Allocated(0)), "the blocks are forgotten");
+}
+
+fn rank(bed: &Bed, node: u32, number: u32, bytes: u64) -> Result<RegionReply> {
+    let rank = Some(Rank { number, bytes });
+    bed.serve(node, RegionRequest::Attach { region: bed.region, processes: 3, rank })
+}
+
+/// S50c.
+#[test]
+fn ranks_of_a_window_are_unique_and_have_memory_of_one_size() {
+    let bed = Bed::new(21);
+    assert_eq!(errno(rank(&bed, 1, 3, 100)), Errno::EINVAL, "beyond the number of processes");
+    assert_eq!(bed.service.count(), 0);
+    rank(&bed, 1, 2, 100).unwrap();
+    assert_eq!(errno(rank(&bed, 2, 2, 100)), Errno::EEXIST);
+    assert_eq!(errno(rank(&bed, 2, 1, 99)), Errno::EINVAL, "memory of another size");
+    assert_eq!(errno(bed.attach(2, 3)), Errno::EINVAL, "not a region with pages");
+    let ranks = || bed.serve(1, RegionRequest::Ranks { region: bed.region });
+    rank(&bed, 2, 0, 100).unwrap();
+    assert_eq!(errno(ranks()), Errno::EAGAIN);
+    rank(&bed, 1, 1, 100).unwrap();
+    assert_eq!(ranks(), Ok(RegionReply::Ranks(vec![NodeId(2), NodeId(1), NodeId(1)])));
+    assert_eq!(errno(bed.serve(3, RegionRequest::Ranks { region: bed.region })), Errno::EINVAL);
+    bed.detach(1, false).unwrap();
+    assert_eq!(ranks(), Ok(RegionReply::Ranks(vec![NodeId(2), NodeId(1), NodeId(1)])), "still");
+    let pages = Bed::new(22);
+    pages.attach(1, 3).unwrap();
+    assert_eq!(errno(rank(&pages, 1, 0, 100)), Errno::EINVAL, "not a window");
+    assert_eq!(errno(pages.serve(1, RegionRequest::Ranks { region: pages.region })), Errno::EINVAL);
 }

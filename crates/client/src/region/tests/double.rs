@@ -38,6 +38,8 @@ struct State {
     failing_patches: bool,
     failing_reads: bool,
     locks: (u32, u32),
+    /// Nodes of the ranks of a window.
+    ranks: BTreeMap<u32, NodeId>,
 }
 
 pub(super) struct Double {
@@ -144,7 +146,8 @@ impl Double {
         }
         let mut state = self.state.lock();
         match request {
-            RegionRequest::Attach { processes, .. } => {
+            RegionRequest::Attach { processes, rank, .. } => {
+                state.ranks.extend(rank.map(|rank| (rank.number, from)));
                 *state.attached.entry(from).or_default() += 1;
                 state.processes = processes;
                 state.version += 1;
@@ -177,6 +180,8 @@ impl Double {
                 Ok(RegionReply::Changes { sequence, changes, failed: state.broken })
             }
             RegionRequest::Arrive(_) => unreachable!("served above"),
+            RegionRequest::Allocate { .. } | RegionRequest::Free { .. } => Err(Errno::EOPNOTSUPP.into()),
+            RegionRequest::Ranks { .. } => Ok(RegionReply::Ranks(state.ranks.values().copied().collect())),
         }
     }
 
@@ -254,6 +259,10 @@ impl Rpc for DoubleRpc {
                 Request::Client(ClientRequest::Arrive(arrival)) => {
                     let reply: ClientReply = double.node(to).arrive(arrival).await;
                     (Reply::Client(reply), Vec::new())
+                }
+                Request::Client(ClientRequest::Window(request)) => {
+                    let (reply, bytes) = double.node(to).access(request, payload).await;
+                    (Reply::Client(reply), bytes.map_or_else(Vec::new, |bytes| bytes.to_vec()))
                 }
                 other => panic!("{other:?}"),
             };

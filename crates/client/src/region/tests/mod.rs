@@ -5,6 +5,7 @@
 mod double;
 mod failures;
 mod random;
+mod window;
 
 use super::{Attachment, RegionFile, Regions};
 use crate::data::DataEngine;

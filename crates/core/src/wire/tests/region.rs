@@ -11,6 +11,7 @@ use crate::wire::region::{
     Arrival, Changes, Members, NodeChanges, PAGE_RANGES_MAX, RegionReply, RegionRequest, Release, Writer,
     coarsen, united,
 };
+use crate::wire::window::{RANKS_MAX, Rank};
 use proptest::prelude::*;
 
 fn pages() -> RangeSet {
@@ -36,7 +37,15 @@ pub(super) fn release() -> Release {
 #[test]
 fn requests_to_coordinators_of_regions() {
     check(&[
-        (RegionRequest::Attach { region: INODE, processes: 300 }, "00838404ac02"),
+        (RegionRequest::Attach { region: INODE, processes: 300, rank: None }, "00838404ac0200"),
+        (
+            RegionRequest::Attach {
+                region: INODE,
+                processes: 300,
+                rank: Some(Rank { number: 200, bytes: 1 << 20 }),
+            },
+            "00838404ac0201c801808040",
+        ),
         (RegionRequest::Detach { region: INODE, failed: true }, "0183840401"),
         (RegionRequest::Publish { region: INODE, memory: 1, pages: pages() }, "0283840401020103ac02f403"),
         (RegionRequest::Changes { region: INODE, after: 300 }, "03838404ac02"),
@@ -46,6 +55,7 @@ fn requests_to_coordinators_of_regions() {
             "05838404ac02c80108",
         ),
         (RegionRequest::Free { region: INODE, offset: 300 }, "06838404ac02"),
+        (RegionRequest::Ranks { region: INODE }, "07838404"),
     ]);
 }
 
@@ -62,6 +72,7 @@ fn replies_of_coordinators_of_regions() {
         ),
         (RegionReply::Released(release()), "04ad0282010101c80101020103ac02f403050100c801"),
         (RegionReply::Allocated(300), "05ac02"),
+        (RegionReply::Ranks(vec![NodeId(1), NodeId(300)]), "060201ac02"),
     ]);
 }
 
@@ -105,6 +116,8 @@ fn the_largest_release_fits_in_a_message() {
     let scattered = (0..PAGE_RANGES_MAX as u32).map(|page| u32::MAX - 2 * page - 1..u32::MAX - 2 * page);
     let request = RegionRequest::Publish { region: INODE, memory: u32::MAX, pages: scattered.collect() };
     encode(&crate::wire::Request::Region(request)).expect("it fits");
+    let ranks = vec![NodeId(NODES_MAX - 1); RANKS_MAX as usize];
+    encode(&Reply::Region(RegionReply::Ranks(ranks))).expect("it fits");
 }
 
 proptest! {
