@@ -494,6 +494,27 @@ def workers(path: str, rank: int, processes: int, method: str) -> None:
         region.update()
 
 
+def lost(path: str, rank: int, processes: int, agent: str) -> None:
+    """The agent of the last process fails; calls there return errors, and accesses to absent pages end the process."""
+    pages = 600
+    with dsm.create(path, pages * PAGE, processes=processes) as region:
+        data = region.array()
+        data[rank] = 1
+        region.barrier()
+        if rank < processes - 1:
+            with fails(errno.EOWNERDEAD, "start all processes again"):
+                region.barrier()
+            print("the barrier has failed")
+            return
+        os.kill(int(agent), signal.SIGKILL)
+        for call in (region.flush, region.barrier, region.update):
+            with fails(errno.EIO, "agent of this node has failed"):
+                call()
+        print("calls have failed", flush=True)
+        faulthandler.enable()
+        data[-1]
+
+
 def await_file(path: Path) -> None:
     until = time.monotonic() + 60
     while not path.exists():
@@ -508,7 +529,22 @@ def await_end_of(process: str) -> None:
         time.sleep(0.01)
 
 
-TASKS = [share, flush, layouts, locked, killed, errors, lifetime, many, calls, interrupt, threads, faults, workers]
+TASKS = [
+    share,
+    flush,
+    layouts,
+    locked,
+    killed,
+    errors,
+    lifetime,
+    many,
+    calls,
+    interrupt,
+    threads,
+    faults,
+    workers,
+    lost,
+]
 
 if __name__ == "__main__":
     task, path, rank, processes, argument = sys.argv[1:]

@@ -1,6 +1,7 @@
 """Regions of Python programs on two nodes of a job; region_worker.py is the program."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -25,7 +26,8 @@ LIMIT_SECONDS = 120
 class Job:
     """A job of two nodes on this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = f"python-{os.getpid()}-{name}"
         # Sockets of the job need a short path.
         self.directory = Path(tempfile.mkdtemp(prefix="tk"))
         self.environment = {**os.environ, "TMPDIR": str(self.directory), "TAMEIKE_LIBRARY": library()}
@@ -34,19 +36,17 @@ class Job:
         (self.directory / "shared").mkdir()
         self.tameike("up", "--local", "2", "--shared", self.directory / "shared", "--job", self.name)
 
-    @property
-    def name(self) -> str:
-        return f"python-{os.getpid()}"
-
-    def tameike(self, *arguments: object) -> str:
+    def tameike(self, *arguments: object, codes: Sequence[int] = (0,)) -> str:
         command = [program(), *map(str, arguments)]
         ended = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-        assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
+        assert ended.returncode in codes, f"{command}: {ended.stdout}{ended.stderr}"
         return ended.stdout
 
-    def close(self) -> None:
+    def close(self, has_failed: bool = False) -> None:
         try:
-            self.tameike("down", "--job", self.name)
+            self.tameike("down", "--job", self.name, codes=(75,) if has_failed else (0,))
+            if has_failed:
+                self.tameike("recover", "--job", self.name, codes=(0, 75))
         finally:
             shutil.rmtree(self.directory)
 
@@ -91,7 +91,7 @@ class Job:
 
 @pytest.fixture(scope="module")
 def job() -> Iterator[Job]:
-    job = Job()
+    job = Job("job")
     yield job
     job.close()
 
@@ -159,6 +159,18 @@ def test_fault_handlers_of_python_show_other_faults(job: Job, how: str, mechanis
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_children_attach_themselves(job: Job, method: str) -> None:
     job.run((1,), "workers", method)
+
+
+def test_calls_and_accesses_fail_after_the_failure_of_an_agent() -> None:
+    job = Job("lost")
+    try:
+        [found] = json.loads(job.tameike("status", "--job", job.name, "--json"))
+        agent = found["running"]["nodes"][1]["status"]["pid"]
+        outputs = job.run((0, 1), "lost", str(agent), codes=(0, 128 + signal.SIGBUS))
+    finally:
+        job.close(has_failed=True)
+    assert outputs[0] == "the barrier has failed\n"
+    assert outputs[1].startswith("calls have failed\nFatal Python error: Bus error") and "in lost" in outputs[1]
 
 
 def outside_a_job(code: str, **variables: str) -> str:
