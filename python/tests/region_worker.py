@@ -128,6 +128,29 @@ def layouts(path: str, rank: int, processes: int, _: str) -> None:
     assert not os.path.exists(path)
 
 
+def blocks(path: str, rank: int, processes: int, _: str) -> None:
+    """Processes fill blocks that they allocate, and others read and free them."""
+    with dsm.create(path, 16 * PAGE, processes=processes) as region:
+        if rank == 0:
+            assert region.allocate(8 * processes, 4096) == 0
+        region.barrier()
+        table = region.array(processes, "u8")
+        block = region.allocate(1000)
+        assert block % 64 == 0
+        region.array(1000, "u1", block)[:] = rank + 1
+        table[rank] = block
+        region.barrier()
+        other = (rank + 1) % processes
+        assert (region.array(1000, "u1", int(table[other])) == other + 1).all()
+        region.barrier()
+        region.deallocate(int(table[other]))
+        with fails(errno.EINVAL, "deallocate"):
+            region.deallocate(int(table[other]))
+        with fails(errno.ENOMEM, "allocate"):
+            region.allocate(16 * PAGE)
+        region.barrier()
+
+
 def locked(path: str, rank: int, processes: int, _: str) -> None:
     """Numbers that all processes raise under a lock or add to are exact."""
     rounds = 20
@@ -534,6 +557,7 @@ TASKS = [
     flush,
     layouts,
     locked,
+    blocks,
     killed,
     errors,
     lifetime,

@@ -116,6 +116,10 @@ def test_locks_and_additions_are_exact(job: Job, mechanism: str) -> None:
     job.run((0, 1, 0, 1), "locked", mechanism=mechanism)
 
 
+def test_processes_of_all_nodes_allocate_blocks(job: Job) -> None:
+    job.run((0, 1, 0, 1), "blocks")
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("how", ["signal", "exit", "return"])
 def test_barriers_fail_when_a_process_ends(job: Job, how: str, mechanism: str) -> None:

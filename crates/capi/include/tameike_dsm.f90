@@ -18,6 +18,7 @@ module tameike_dsm
 
     public :: tameike_dsm_create, tameike_dsm_attach, tameike_dsm_address, tameike_dsm_size, tameike_dsm_flush
     public :: tameike_dsm_update, tameike_dsm_barrier, tameike_dsm_lock, tameike_dsm_unlock, tameike_dsm_fetch_add
+    public :: tameike_dsm_allocate, tameike_dsm_deallocate
     public :: tameike_dsm_touch, tameike_dsm_stats, tameike_dsm_detach, tameike_dsm_free
     public :: tameike_dsm_at, tameike_dsm_message
 
@@ -37,6 +38,7 @@ module tameike_dsm
         integer(c_int64_t) :: pages_dropped
         integer(c_int64_t) :: pages_merged
         integer(c_int64_t) :: barriers
+        integer(c_int64_t) :: pages_evicted
         integer(c_int64_t) :: pages
         integer(c_int32_t) :: mechanism
     end type
@@ -119,6 +121,24 @@ module tameike_dsm
             integer(c_int64_t), value :: offset
             integer(c_int64_t), value :: addend
             integer(c_int64_t), intent(out) :: previous
+            integer(c_int) :: status
+        end function
+
+        !> Allocates a block of bytes at a multiple of `alignment`, and returns its offset.
+        function tameike_dsm_allocate(region, bytes, alignment, offset) result(status) bind(c, name="tameike_dsm_allocate")
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: region
+            integer(c_int64_t), value :: bytes
+            integer(c_int64_t), value :: alignment
+            integer(c_int64_t), intent(out) :: offset
+            integer(c_int) :: status
+        end function
+
+        !> Frees the block at an offset.
+        function tameike_dsm_deallocate(region, offset) result(status) bind(c, name="tameike_dsm_deallocate")
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: region
+            integer(c_int64_t), value :: offset
             integer(c_int) :: status
         end function
 

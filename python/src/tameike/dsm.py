@@ -78,6 +78,8 @@ class Counters:
     pages_merged: int
     #: Barriers.
     barriers: int
+    #: Pages that were removed from memory, because the regions of the node exceeded their memory.
+    pages_evicted: int
     #: Number of pages of the region.
     pages: int
     #: How accesses are detected: "userfaultfd" or "mprotect".
@@ -285,6 +287,20 @@ class Region:
         previous = ctypes.c_uint64()
         self._call("fetch_add", offset, addend % (1 << 64), ctypes.byref(previous))
         return previous.value
+
+    def allocate(self, size: int, alignment: int = 64) -> int:
+        """Allocates ``size`` bytes of the region for any process; returns their offset, a multiple of ``alignment``.
+
+        `array` makes an array of them. Blocks are forgotten when all processes have detached.
+        """
+        block = ctypes.c_uint64()
+        size, alignment = _unsigned("size", size, 64), _unsigned("alignment", alignment, 64)
+        self._call("allocate", size, alignment, ctypes.byref(block))
+        return block.value
+
+    def deallocate(self, offset: int) -> None:
+        """Frees the block that `allocate` has returned, in any process."""
+        self._call("deallocate", _unsigned("offset", offset, 64))
 
     def stats(self) -> Counters:
         """Counts of page faults, fetched pages and sent bytes."""

@@ -30,6 +30,7 @@ class RegionCounters(ctypes.Structure):
         ("pages_dropped", ctypes.c_uint64),
         ("pages_merged", ctypes.c_uint64),
         ("barriers", ctypes.c_uint64),
+        ("pages_evicted", ctypes.c_uint64),
         ("pages", ctypes.c_uint64),
         ("mechanism", ctypes.c_uint32),
     )
@@ -56,6 +57,11 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ctypes.c_int,
         (_REGION, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)),
     ),
+    "tameike_dsm_allocate": (
+        ctypes.c_int,
+        (_REGION, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)),
+    ),
+    "tameike_dsm_deallocate": (ctypes.c_int, (_REGION, ctypes.c_uint64)),
     "tameike_dsm_touch": (ctypes.c_int, (_REGION, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)),
     "tameike_dsm_stats": (ctypes.c_int, (_REGION, ctypes.POINTER(RegionCounters))),
     "tameike_dsm_detach": (ctypes.c_int, (_REGION,)),

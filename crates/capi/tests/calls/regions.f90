@@ -8,7 +8,7 @@ program regions
     character(4096) :: path
     type(c_ptr) :: region, outside
     type(tameike_dsm_counters) :: stats
-    integer(c_int64_t) :: previous
+    integer(c_int64_t) :: previous, block
     integer(c_int64_t), pointer :: numbers(:), last
 
     call get_command_argument(1, path)
@@ -37,6 +37,12 @@ program regions
     if (previous /= 7) stop 107
     call expect(tameike_dsm_barrier(region), 0)
     if (numbers(2) /= 5) stop 108
+    call expect(tameike_dsm_allocate(region, 100_c_int64_t, 64_c_int64_t, block), 0)
+    if (block /= 0) stop 114
+    call expect(tameike_dsm_allocate(region, 100_c_int64_t, 64_c_int64_t, block), 0)
+    if (block /= 128) stop 115
+    call expect(tameike_dsm_deallocate(region, block), 0)
+    call expect(tameike_dsm_deallocate(region, block), -22)
     call expect(tameike_dsm_touch(region, page, page, 1_c_int), 0)
     call expect(tameike_dsm_touch(region, page, 3 * page, 0_c_int), -22)
     call expect(tameike_dsm_stats(region, stats), 0)
