@@ -386,8 +386,9 @@ int tameike_agg_closedir(tameike_agg_list *list);
 // the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
 //
 // Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
-// without an agent or outside the job-shared view, -EBUSY if all processes are attached, or the kernel of this node has the file open. A new
-// file may remain.
+// without an agent or outside the job-shared view, -EBUSY if all processes are attached, or the kernel of this node has the file open, -EINVAL
+// if others have passed another number of processes, and -EPIPE if a process of the region has ended and others are still attached after
+// 5 seconds.
 int tameike_dsm_create(const char *path,
                        uint64_t size,
                        unsigned int processes,

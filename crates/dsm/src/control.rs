@@ -60,7 +60,8 @@ impl PageWord {
         }
     }
 
-    /// Number of the process that changes the state of a claimed or opening page.
+    /// Number of the process that changes the state of a claimed or opening page. Of a written page, the number of flushes in a row that have
+    /// found it unchanged.
     pub fn owner(self) -> u16 {
         (self.0 >> OWNER_SHIFT) as u16
     }

@@ -1,6 +1,6 @@
 //! Files of regions and windows, opened through the ring.
 
-use crate::file::{File, Result, RingFile};
+use crate::file::{File, Result, RingFile, unlink};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,9 +13,10 @@ use tameike_ring::client::Answer;
 
 /// Mode of a new file.
 const MODE: u32 = 0o600;
-/// Time limit for opens that the agent declines: another process may be creating the file, or the kernel has it open for a moment.
-const OPEN_TIME: Duration = Duration::from_secs(5);
-/// Time between two opens.
+/// Time limit for opens that the agent declines, as another process may be creating the file, or the kernel has it open for a moment; and for
+/// attaches while processes of an earlier region detach.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The path from the root directory, as the working directory may change.
@@ -41,42 +42,68 @@ fn resolved(path: &CStr) -> Option<CString> {
     CString::new(found.ok()?.into_os_string().into_vec()).ok()
 }
 
-/// Opens the file of a region. With `size`, creates it if it is missing, and gives an empty one that size, in whole pages.
-pub fn open(path: &CStr, size: Option<u64>) -> Result<RingFile> {
-    let size = size.map(whole_pages).transpose()?;
-    let file = open_in_ring(path, libc::O_RDWR | if size.is_some() { libc::O_CREAT } else { 0 })?;
-    let client = file.client();
-    let status = client.status(file.handle()).served().unwrap_or(Err(Errno::OPNOTSUPP))?;
-    match size {
-        None if status.size == 0 => Err(Errno::INVAL),
-        None => Ok(file),
-        Some(size) if status.size == size => Ok(file),
-        Some(_) if status.size > 0 => Err(Errno::EXIST),
-        Some(size) => {
-            file.note_change();
-            client.set_size(file.handle(), size).served().unwrap_or(Err(Errno::BUSY))?;
-            Ok(file)
+/// Opens the file of a region or window, creates it if `creates` is true, and attaches to it. Waits for a while if processes of an earlier
+/// region have not detached yet. Removes a new file that no process can use, as space is missing or the view has no regions.
+#[expect(clippy::disallowed_methods, reason = "no event shows that the last process has detached")]
+pub fn attach<T>(path: &CStr, creates: bool, attach: impl Fn(RingFile) -> Result<T>) -> Result<T> {
+    let until = monotonic() + PATIENCE;
+    loop {
+        let (file, is_new) = if creates { open_or_create(path)? } else { (open(path, libc::O_RDWR)?, false) };
+        match attach(file) {
+            Err(Errno::PIPE) if monotonic() < until => std::thread::sleep(PAUSE),
+            Err(error @ (Errno::NOSPC | Errno::OPNOTSUPP)) if is_new => {
+                // The error of the attach is the one to report.
+                let _ = unlink(path);
+                return Err(error);
+            }
+            attached => return attached,
         }
     }
 }
 
-/// Creates the empty file of a window, or opens it.
-pub fn open_empty(path: &CStr) -> Result<RingFile> {
-    let file = open_in_ring(path, libc::O_RDWR | libc::O_CREAT)?;
-    let status = file.client().status(file.handle()).served().unwrap_or(Err(Errno::OPNOTSUPP))?;
-    if status.size == 0 { Ok(file) } else { Err(Errno::EXIST) }
+/// Opens a file, or creates it; returns true if it is new.
+fn open_or_create(path: &CStr) -> Result<(RingFile, bool)> {
+    match open(path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) {
+        Err(Errno::EXIST) => Ok((open(path, libc::O_RDWR | libc::O_CREAT)?, false)),
+        opened => Ok((opened?, true)),
+    }
+}
+
+/// Gives an empty file of a region `size` bytes, in whole pages. Without a size, the file must have one.
+pub fn set_size(file: &RingFile, size: Option<u64>) -> Result<()> {
+    let client = file.client();
+    match (size, size_of(file)?) {
+        (None, 0) => Err(Errno::INVAL),
+        (None, _) => Ok(()),
+        (Some(size), found) if size == found => Ok(()),
+        (Some(size), 0) => {
+            file.note_change();
+            client.set_size(file.handle(), size).served().unwrap_or(Err(Errno::BUSY))
+        }
+        (Some(_), _) => Err(Errno::EXIST),
+    }
+}
+
+/// Checks that the file of a window is empty.
+pub fn check_empty(file: &RingFile) -> Result<()> {
+    if size_of(file)? == 0 { Ok(()) } else { Err(Errno::EXIST) }
+}
+
+fn size_of(file: &RingFile) -> Result<u64> {
+    let status = file.client().status(file.handle()).served().unwrap_or(Err(Errno::OPNOTSUPP));
+    Ok(status?.size)
 }
 
 /// The size in whole pages, if a region can have it.
-fn whole_pages(size: u64) -> Result<u64> {
+pub fn whole_pages(size: u64) -> Result<u64> {
     let pages = size.div_ceil(PAGE_SIZE as u64);
     let is_possible = pages > 0 && u32::try_from(pages).is_ok();
     if is_possible { Ok(pages * PAGE_SIZE as u64) } else { Err(Errno::INVAL) }
 }
 
 #[expect(clippy::disallowed_methods, reason = "no event shows that the agent would serve the file again")]
-fn open_in_ring(path: &CStr, flags: i32) -> Result<RingFile> {
-    let until = monotonic() + OPEN_TIME;
+fn open(path: &CStr, flags: i32) -> Result<RingFile> {
+    let until = monotonic() + PATIENCE;
     loop {
         let opened = match RingFile::open(path, flags, MODE) {
             None | Some(Answer::Declined) => {

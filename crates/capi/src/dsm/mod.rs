@@ -75,7 +75,11 @@ fn joining(processes: c_uint, flags: c_uint, reserve: bool) -> Result<Joining> {
 fn attach(path: &CStr, size: Option<u64>, processes: c_uint, flags: c_uint) -> Result<Region> {
     let joining = joining(processes, flags, size.is_some())?;
     let path = file::absolute(path)?;
-    Region::attach(file::open(&path, size)?, path, &joining)
+    let size = size.map(file::whole_pages).transpose()?;
+    file::attach(&path, size.is_some(), |file| {
+        file::set_size(&file, size)?;
+        Region::attach(file, path.clone(), &joining)
+    })
 }
 
 /// Gives a region to the program.
@@ -111,8 +115,9 @@ unsafe fn take(region: *mut Region) -> Result<Region> {
 /// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
 ///
 /// Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
-/// without an agent or outside the job-shared view, -EBUSY if all processes are attached, or the kernel of this node has the file open. A new
-/// file may remain.
+/// without an agent or outside the job-shared view, -EBUSY if all processes are attached, or the kernel of this node has the file open, -EINVAL
+/// if others have passed another number of processes, and -EPIPE if a process of the region has ended and others are still attached after
+/// 5 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_dsm_create(
     path: *const c_char,

@@ -73,7 +73,10 @@ fn attach(path: &CStr, bytes: u64, (rank, ranks): (c_uint, c_uint), flags: c_uin
     }
     let shape = Shape::new(ranks, bytes).map_err(|error| Errno::from_raw_os_error(error.0))?;
     let path = file::absolute(path)?;
-    Window::attach(file::open_empty(&path)?, path, shape, rank)
+    file::attach(&path, true, |file| {
+        file::check_empty(&file)?;
+        Window::attach(file, path.clone(), shape, rank)
+    })
 }
 
 /// Takes a window from the program.

@@ -188,10 +188,11 @@ static int errors(char **arguments) {
     EQUAL(tameike_dsm_create("", PAGE, 1, 0, &region), -ENOENT);
     EQUAL(tameike_dsm_create(long_path, PAGE, 1, 0, &region), -ENAMETOOLONG);
     EQUAL(tameike_dsm_create(other, PAGE, 1, 0, &region), -EOPNOTSUPP);
+    EQUAL(access(other, F_OK), strcmp(other, "/dev/null") == 0 ? 0 : -1);
     EQUAL(tameike_dsm_attach("/dev/null", 1, 0, &region), -EOPNOTSUPP);
     EQUAL(access(path, F_OK), -1);
     EQUAL(tameike_dsm_create(path, (uint64_t)1 << 40, 1, 0, &region), -ENOSPC);
-    EQUAL(tameike_unlink(path), 0);
+    EQUAL(access(path, F_OK), -1);
     EQUAL(tameike_dsm_create(path, 3 * PAGE, 1, 0, &region), 0);
     EQUAL(tameike_dsm_create(path, 4 * PAGE, 1, 0, &again), -EEXIST);
     EQUAL(tameike_dsm_attach(path, 2, 0, &again), -EINVAL);
@@ -337,6 +338,29 @@ static int again(char **arguments) {
         EQUAL(tameike_dsm_barrier(region), 0);
     }
     return -tameike_dsm_free(region);
+}
+
+/* `quiet PATH RANK RANKS ROUNDS`: stores to pages that were not changed for many flushes are found, in all processes of a node. */
+static int quiet(char **arguments) {
+    enum { PAGES = 300 };
+    int rank = atoi(arguments[1]), ranks = atoi(arguments[2]), rounds = atoi(arguments[3]);
+    tameike_dsm *region;
+    tameike_dsm_counters before, after;
+    EQUAL(tameike_dsm_create(arguments[0], PAGES * PAGE, (unsigned)ranks, 0, &region), 0);
+    volatile unsigned char *bytes = tameike_dsm_address(region);
+    for (int round = 1; round <= rounds; round++) {
+        EQUAL(tameike_dsm_stats(region, &before), 0);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        for (int page = 0; page < PAGES; page++) bytes[page * PAGE + rank] = (unsigned char)round;
+        EQUAL(tameike_dsm_barrier(region), 0);
+        for (int page = 0; page < PAGES; page++)
+            for (int other = 0; other < ranks; other++) EQUAL(bytes[page * PAGE + other], round);
+        for (int flush = 0; flush < 10; flush++) EQUAL(tameike_dsm_flush(region), 0);
+        EQUAL(tameike_dsm_barrier(region), 0);
+        EQUAL(tameike_dsm_stats(region, &after), 0);
+        if (after.mechanism == 0) EQUAL(after.write_faults > before.write_faults, 1);
+    }
+    return -tameike_dsm_detach(region);
 }
 
 /* `locked PATH RANK RANKS ROUNDS`: a number that all processes raise under a lock, and one that they add to, are exact. */
@@ -566,7 +590,7 @@ int main(int count, char **arguments) {
     } tasks[] = {{"share", 8, share},     {"left", 3, left},           {"errors", 2, errors},
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
                  {"calls", 2, calls},     {"again", 3, again},         {"reported", 1, reported},
-                 {"blocks", 3, blocks},
+                 {"blocks", 3, blocks},   {"quiet", 4, quiet},
                  {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)

@@ -214,6 +214,17 @@ fn the_first_store_to_a_page_is_found_in_all_processes_of_a_node() {
     }
 }
 
+#[test]
+fn stores_to_pages_that_were_unchanged_for_long_are_found() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    for mechanism in MECHANISMS {
+        let script = on_nodes(&program, "quiet", &[0, 0, 1], "3 4");
+        let script = format!("export TAMEIKE_DSM={mechanism}\n{script}");
+        succeed(&mut Site::new().job(2, &[], &script));
+    }
+}
+
 /// S47e. S47f.
 #[test]
 fn locks_and_additions_hold_on_all_nodes() {

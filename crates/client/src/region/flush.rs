@@ -3,7 +3,7 @@
 //! Processes may store meanwhile. A byte that they store after it was compared is found by the next flush, because the twin has the
 //! byte that was sent.
 
-use super::memory::Memory;
+use super::memory::{Memory, add_page};
 use crate::replies::unexpected_reply;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -19,6 +19,8 @@ use tameike_core::{NodeId, Result, UnitId};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, PageWord, UNIT_PAGES};
 use tameike_io::{Frame, Payload};
 
+/// Number of flushes in a row after which an unchanged page is closed: comparing it as often costs about as much as a fault.
+const UNCHANGED_MAX: u16 = 6;
 /// Patches of one flush in flight.
 const IN_FLIGHT_MAX: usize = 4;
 
@@ -34,6 +36,8 @@ pub(super) struct Differences<'a> {
     rest: Range<u32>,
     /// Chooses among the pages by their words.
     is_compared: fn(PageWord) -> bool,
+    /// Pages that several flushes in a row have found unchanged, in runs that are each of one unit.
+    unchanged: Vec<Range<u32>>,
 }
 
 /// A patch for a home.
@@ -71,7 +75,10 @@ impl Memory {
 
     async fn send_all(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
         changed.insert_all(&std::mem::take(&mut self.added.lock().unannounced));
-        self.send_changes(Differences::written(self), changed).await
+        let mut differences = Differences::written(self);
+        self.send_changes(&mut differences, changed).await?;
+        let unchanged = differences.unchanged;
+        self.close_unchanged(&unchanged, changed).await
     }
 
     /// Sends differences to the homes, and adds their pages to `changed`.
@@ -80,7 +87,7 @@ impl Memory {
     /// The first one; other differences may have been sent.
     pub(super) async fn send_changes(
         self: &Arc<Self>,
-        mut differences: Differences<'_>,
+        differences: &mut Differences<'_>,
         changed: &mut RangeSet,
     ) -> Result<()> {
         let mut result = Ok(());
@@ -153,7 +160,7 @@ impl<'a> Differences<'a> {
         }
         // They are taken from the end.
         runs.values_mut().for_each(|runs| runs.reverse());
-        Self { memory, runs, rest: 0..0, is_compared }
+        Self { memory, runs, rest: 0..0, is_compared, unchanged: Vec::new() }
     }
 
     fn has_more(&self) -> bool {
@@ -176,6 +183,17 @@ impl<'a> Differences<'a> {
         true
     }
 
+    /// Counts the flushes in a row that have found a written page unchanged.
+    fn count_flush(&mut self, page: u32, word: PageWord, is_unchanged: bool) {
+        let count = if is_unchanged { word.owner() + 1 } else { 0 };
+        if count == UNCHANGED_MAX {
+            add_page(&mut self.unchanged, page);
+        } else if count != word.owner() {
+            // Not if a process is opening the page: it will store to it.
+            self.memory.control().replace(page, word, word.with(PageState::Written, count));
+        }
+    }
+
     /// Fills `frame` with the changes for the next home; `None` if there are none.
     fn next_patch(&mut self, mut frame: Frame) -> Option<Patch> {
         let home = *self.runs.keys().next()?;
@@ -186,12 +204,16 @@ impl<'a> Differences<'a> {
             let page = self.rest.start;
             self.rest.start += 1;
             let memory = &self.memory.memory;
-            if !(self.is_compared)(memory.control.load(page)) {
+            let word = memory.control.load(page);
+            if !(self.is_compared)(word) {
                 continue;
             }
             memory.read(page..page + 1, &mut data);
             memory.read_twins(page..page + 1, &mut twin);
             let difference = Difference::between(&twin, &data);
+            if word.state() == PageState::Written {
+                self.count_flush(page, word, difference.is_empty());
+            }
             if !difference.is_empty() && !writer.push(page, &difference, &data) {
                 log::error!("a patch of a page of a region exceeds its largest size");
             }

@@ -82,6 +82,14 @@ pub(super) struct UnitFetch<'a> {
 /// Pages of the first fetch of a sequential reader.
 const WINDOW_MIN: u32 = 16;
 
+/// Adds a page to runs that are each of one unit. Pages are added in ascending order.
+pub(super) fn add_page(runs: &mut Vec<Range<u32>>, page: u32) {
+    match runs.last_mut() {
+        Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => last.end += 1,
+        _ => runs.push(page..page + 1),
+    }
+}
+
 impl Memory {
     pub fn new(
         parts: Arc<Parts>,

@@ -6,6 +6,7 @@
 //!
 //! - [`fetch`] fetches absent pages from the units' homes;
 //! - [`flush`] sends what processes have stored to the homes;
+//! - [`closing`] takes pages back that processes no longer store to;
 //! - [`update`] drops or merges pages that others have changed;
 //! - [`space`] evicts pages of regions that exceed a limit;
 //! - [`barrier`] does both for all processes of the node at once;
@@ -15,6 +16,7 @@
 
 mod attachment;
 mod barrier;
+mod closing;
 mod fetch;
 mod flush;
 mod lock;

@@ -4,21 +4,18 @@
 //! is protected again in all processes, its changes are sent to its home, and then it is dropped. The memory of a single process, which
 //! changes its protections by itself, is not evicted.
 
-use super::flush::Differences;
-use super::memory::Memory;
+use super::memory::{Memory, add_page};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
 /// Pages that one eviction makes absent.
 const EVICTED_MAX: u32 = UNIT_PAGES;
 /// Pages that are fetched between two looks at the used memory.
 const FETCHED_MAX: u32 = 64;
-/// Owner of pages that the agent has claimed.
-const AGENT: u16 = 0;
 
 /// The memory of all regions of a node.
 pub(super) struct Space {
@@ -36,13 +33,6 @@ pub(super) struct Space {
 struct Victims {
     valid: Vec<Range<u32>>,
     written: Vec<Range<u32>>,
-}
-
-fn add(runs: &mut Vec<Range<u32>>, page: u32) {
-    match runs.last_mut() {
-        Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => last.end += 1,
-        _ => runs.push(page..page + 1),
-    }
 }
 
 impl Victims {
@@ -129,20 +119,8 @@ impl Memory {
         }
         let Victims { valid, written } = victims;
         let dropped = self.drop_pages(&valid, PageState::Valid)?;
-        let claimed = self.claim_written(&written);
-        if claimed.is_empty() {
-            return Ok(dropped);
-        }
-        let sent = match self.protect_again(&claimed) {
-            Ok(()) => self.send_changes(Differences::claimed(self, &claimed), &mut unannounced).await,
-            Err(fault) => Err(fault),
-        };
-        if let Err(fault) = sent {
-            // They are as before: a process that stores to one opens it again.
-            self.release_claims(&claimed);
-            return Err(fault);
-        }
-        Ok(dropped + self.drop_pages(&claimed, PageState::Claimed)?)
+        let closed = self.close(&written, &mut unannounced).await?;
+        Ok(dropped + self.drop_pages(&closed, PageState::Claimed)?)
     }
 
     /// Chooses up to `wanted` pages of some units, from the hand on, in the order of their numbers.
@@ -155,8 +133,8 @@ impl Memory {
         for unit in units.filter(|&unit| is_meant(unit)) {
             for page in control.pages_of(unit) {
                 match control.load(page).state() {
-                    PageState::Valid => add(&mut victims.valid, page),
-                    PageState::Written => add(&mut victims.written, page),
+                    PageState::Valid => add_page(&mut victims.valid, page),
+                    PageState::Written => add_page(&mut victims.written, page),
                     PageState::Absent | PageState::Claimed | PageState::Opening => {}
                 }
                 if victims.count() == wanted {
@@ -201,43 +179,5 @@ impl Memory {
             }
         }
         Ok(pages.len() as u32)
-    }
-
-    /// Claims written pages for the agent. Processes that have opened them can still store to them.
-    fn claim_written(&self, runs: &[Range<u32>]) -> Vec<Range<u32>> {
-        let control = self.control();
-        let mut claimed = Vec::new();
-        for page in runs.iter().cloned().flatten() {
-            let word = control.load(page);
-            let is_written = word.state() == PageState::Written;
-            if is_written && control.replace(page, word, word.with(PageState::Claimed, AGENT)) {
-                add(&mut claimed, page);
-            }
-        }
-        claimed
-    }
-
-    fn release_claims(&self, runs: &[Range<u32>]) {
-        let control = self.control();
-        for page in runs.iter().cloned().flatten() {
-            control.store(page, control.load(page).with(PageState::Written, 0));
-        }
-    }
-
-    /// Protects pages against stores, in all processes.
-    fn protect_again(&self, runs: &[Range<u32>]) -> Result<()> {
-        for process in self.mappings() {
-            let Some(userfault) = process.get() else { continue };
-            for run in runs {
-                let bytes = u64::from(run.start) * PAGE_SIZE as u64..u64::from(run.end) * PAGE_SIZE as u64;
-                let protected = userfault.protect(bytes);
-                match protected.map_err(|error| Fault::from_os("protecting pages of a region", &error)) {
-                    // The process has ended, or has removed its mapping.
-                    Err(fault) if [Errno::ESRCH, Errno::ENOENT].contains(&fault.errno) => break,
-                    protected => protected?,
-                }
-            }
-        }
-        Ok(())
     }
 }

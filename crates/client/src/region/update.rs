@@ -5,7 +5,7 @@
 //!   that others have changed. They are stored one by one; all other bytes are left alone.
 
 use super::flush::Page;
-use super::memory::Memory;
+use super::memory::{Memory, add_page};
 use crate::replies::unexpected_reply;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,15 +26,6 @@ struct Sorted {
     written: Vec<Range<u32>>,
     /// Pages of which a process makes the twin.
     claimed: RangeSet,
-}
-
-impl Sorted {
-    fn add_written(&mut self, page: u32) {
-        match self.written.last_mut() {
-            Some(last) if last.end == page && !page.is_multiple_of(UNIT_PAGES) => last.end += 1,
-            _ => self.written.push(page..page + 1),
-        }
-    }
 }
 
 impl Memory {
@@ -97,7 +88,7 @@ impl Memory {
             let word = control.load(page);
             match word.state() {
                 PageState::Absent => {}
-                PageState::Written | PageState::Opening => sorted.add_written(page),
+                PageState::Written | PageState::Opening => add_page(&mut sorted.written, page),
                 PageState::Valid if control.replace(page, word, word.dropped()) => {
                     if dropped.end != page {
                         self.punch(&dropped)?;

@@ -16,7 +16,7 @@ use futures_util::future::join;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, InodeId, Layout};
-use tameike_dsm::control::{Counter, PAGE_SIZE, UNIT_PAGES};
+use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, Step};
 use tameike_dsm::memory::RegionMemory;
 use tameike_io::os::arena::Arena;
@@ -248,6 +248,36 @@ fn a_region_larger_than_its_memory_keeps_all_stores() {
             }
         }
         assert!(one.counted(Counter::PagesEvicted) > u64::from(3 * pages));
+    });
+}
+
+/// Each flush compared all pages that a process had ever stored to.
+#[test]
+fn pages_that_nobody_stores_to_are_not_compared_forever() {
+    simulate(12, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 300);
+        let (one, two) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        for page in 0..300 {
+            one.store(page * PAGE_SIZE, 1).await;
+        }
+        let states = || (0..300).map(|page| one.region.memory().control.load(page).state());
+        for round in 0..10 {
+            one.store(5 * PAGE_SIZE, round).await;
+            two.store(7 * PAGE_SIZE + 1, round).await;
+            assert_eq!(join(one.attachment.barrier(), two.attachment.barrier()).await, (Ok(()), Ok(())));
+        }
+        let written: Vec<_> =
+            (0..300).zip(states()).filter(|(_, state)| *state == PageState::Written).collect();
+        assert_eq!(written, [(5, PageState::Written)]);
+        assert_eq!(one.attachment.memory().used_pages(), 300 + 1);
+        for page in 0..300 {
+            one.store(page * PAGE_SIZE, 2).await;
+        }
+        assert_eq!(join(one.attachment.barrier(), two.attachment.barrier()).await, (Ok(()), Ok(())));
+        for page in 0..300 {
+            assert_eq!(two.load(page * PAGE_SIZE).await, 2, "page {page}");
+        }
+        assert_eq!((one.load(7 * PAGE_SIZE + 1).await, two.load(7 * PAGE_SIZE + 1).await), (9, 9));
     });
 }
 
