@@ -458,8 +458,8 @@ int tameike_dsm_allocate(tameike_dsm *region,
 int tameike_dsm_deallocate(tameike_dsm *region,
                            uint64_t offset);
 
-// Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
-// or a negative errno: -EINVAL if they are not in the region.
+// Makes bytes of a region accessible to system calls: to write(2), or with `write` to read(2). They stay so until the next barrier, update
+// or lock, or until they are evicted. Returns 0 or a negative errno: -EINVAL if they are not in the region.
 int tameike_dsm_touch(tameike_dsm *region,
                       uint64_t offset,
                       uint64_t size,

@@ -254,8 +254,8 @@ pub unsafe extern "C" fn tameike_dsm_deallocate(region: *mut Region, offset: u64
     done(|| unsafe { deref(region)? }.free(offset))
 }
 
-/// Makes bytes of a region accessible to system calls until the next barrier or update: to write(2), or with `write` to read(2). Returns 0
-/// or a negative errno: -EINVAL if they are not in the region.
+/// Makes bytes of a region accessible to system calls: to write(2), or with `write` to read(2). They stay so until the next barrier, update
+/// or lock, or until they are evicted. Returns 0 or a negative errno: -EINVAL if they are not in the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_dsm_touch(
     region: *mut Region,

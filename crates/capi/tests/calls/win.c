@@ -503,41 +503,13 @@ static int unavailable(char **arguments) {
     return 0;
 }
 
-/* `speed PATH RANK RANKS`: prints the time of puts of 8 bytes by rank 0 to each rank, and of a put with its completion, in microseconds. */
-static int speed(char **arguments) {
-    enum { NEAR = 20000, FAR = 500, ROUNDS = 10 };
-    int rank = atoi(arguments[1]), ranks = atoi(arguments[2]);
-    tameike_win *win;
-    uint64_t word = 0;
-    EQUAL(tameike_win_create(arguments[0], 8192, (unsigned)rank, (unsigned)ranks, 0, &win), 0);
-    for (int other = 0; rank == 0 && other < ranks; other++) {
-        double best = 1e9, complete = 1e9;
-        uint64_t puts = tameike_win_address(win, (unsigned)other) == NULL ? FAR : NEAR;
-        for (int round = 0; round < ROUNDS; round++) {
-            double begun = now();
-            for (word = 0; word < puts; word++) EQUAL(tameike_win_put(win, (unsigned)other, 0, &word, 8), 0);
-            EQUAL(tameike_win_quiet(win), 0);
-            double time = (now() - begun) / (double)puts;
-            best = time < best ? time : best;
-            begun = now();
-            EQUAL(tameike_win_put(win, (unsigned)other, 0, &word, 8), 0);
-            EQUAL(tameike_win_quiet(win), 0);
-            time = now() - begun;
-            complete = time < complete ? time : complete;
-        }
-        const char *place = puts == FAR ? "on another node" : "on this node";
-        printf("rank %d %s: %.3f us, complete %.3f us\n", other, place, best * 1e6, complete * 1e6);
-    }
-    return -tameike_win_free(win);
-}
-
 int main(int count, char **arguments) {
     static const struct {
         const char *name;
         int arguments;
         int (*run)(char **);
     } tasks[] = {{"calls", 4, calls}, {"order", 4, order},   {"queue", 4, queue}, {"left", 4, left}, {"lost", 3, lost},
-                 {"errors", 2, errors}, {"child", 1, child}, {"unavailable", 1, unavailable}, {"speed", 3, speed}};
+                 {"errors", 2, errors}, {"child", 1, child}, {"unavailable", 1, unavailable}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)
             return tasks[task].run(arguments + 2);

@@ -191,7 +191,7 @@ fn waits_end_in_time_or_with_the_error_of_the_window() {
     });
     assert_eq!((process.check_whole(1), process.check_whole(0)), (Err(Errno::EOWNERDEAD), Ok(())));
     process.store(1, 8, &1_u64.to_ne_bytes()).expect("in the memory");
-    assert_eq!(process.wait_until(&waiter(1, 0), 8, never), Ok(()), "what is there is found");
+    assert_eq!(process.wait_until(&waiter(1, 0), 8, never), Ok(()), "the value was there before");
 }
 
 /// Stores of a program itself.

@@ -110,7 +110,7 @@ impl WindowMemory {
         let _counted = Counted::new(waiters);
         loop {
             let seen = events.load(Ordering::SeqCst);
-            // Before the last attempt: what was stored before the failure is found.
+            // Before the last attempt: a value stored before the failure counts.
             let whole = self.check_whole(waiter.rank);
             if let Some(found) = attempt()? {
                 return Ok(found);
