@@ -231,8 +231,8 @@ class Region:
 
     def touch(self, part: Any = None, *, write: bool = False) -> None:
         """Makes memory accessible to system calls until the next barrier, update or lock; with ``write`` to calls that
-        store to it (``readinto``, ``recv_into``). Such calls fail with ``EFAULT`` on pages that are not there. A region that
-        exceeds the memory of the node for regions may lose pages earlier.
+        store to it (``readinto``, ``recv_into``). Such calls fail with ``EFAULT`` on pages that are not there. A region
+        that exceeds the memory of the node for regions may lose pages earlier.
 
         ``part`` is an array or another buffer in the region; by default all of it. Also fetches pages in advance.
         """
