@@ -10,7 +10,7 @@
 # Needs tameike on PATH, its library for pkg-config (or in LIBRARY_DIR=, with the header of this repository), and Open MPI.
 #
 #   ARGO=DIR      the directory where ArgoDSM is installed (README.md); without it, its variants are left out
-#   VARIANTS=     some of: plain tameike-1 tameike-2 tameike-2-tcp mpi-two-sided mpi-two-sided-tcp mpi-one-sided mpi-one-sided-tcp
+#   VARIANTS=     some of: plain tameike-1 tameike-2 tameike-2-tcp tameike-2-twins mpi-two-sided mpi-two-sided-tcp mpi-one-sided mpi-one-sided-tcp
 #                 argo argo-tcp (default: all but argo-tcp, which takes minutes)
 #   SIZE=1024     columns of the matrices
 #   GRID=1024 STEPS=100
@@ -21,7 +21,7 @@ output=${1:?usage: compare.sh OUTPUT [REPETITIONS]}
 repetitions=${2:-5}
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 size=${SIZE:-1024} grid=${GRID:-1024} steps=${STEPS:-100} limit=${LIMIT:-120}
-default="plain tameike-1 tameike-2 tameike-2-tcp mpi-two-sided mpi-two-sided-tcp mpi-one-sided mpi-one-sided-tcp ${ARGO:+argo}"
+default="plain tameike-1 tameike-2 tameike-2-twins tameike-2-tcp mpi-two-sided mpi-two-sided-tcp mpi-one-sided mpi-one-sided-tcp ${ARGO:+argo}"
 read -ra variants <<<"${VARIANTS:-$default}"
 
 mkdir -p "$output"
@@ -54,7 +54,7 @@ region() {
         nodes=$1 program=$2 processes=()
         shift 2
         for ((rank = 0; rank < nodes; rank++)); do
-            tameike exec --node "$rank" -- taskset -c "$rank" "$program" "$TAMEIKE_SHARED/region" "$@" "$rank" "$nodes" &
+            tameike exec --node "$rank" -- taskset -c "$rank" "$program" "$TAMEIKE_SHARED/region" "$@" "$rank" "$nodes" ${options:-} &
             processes+=($!)
         done
         for process in "${processes[@]}"; do wait "$process" || exit; done' bash "$1" "${@:3}" 2>>"$work/errors"
@@ -83,6 +83,7 @@ measure() {
         tameike-1) region 1 auto "$kernel" "$@" ;;
         tameike-2) region 2 auto "$kernel" "$@" ;;
         tameike-2-tcp) region 2 tcp "$kernel" "$@" ;;
+        tameike-2-twins) options=shared-pages region 2 auto "$kernel" "$@" ;;
         mpi-*-tcp) variant=${variant#mpi-} && mpi 2 tcp "${kernel}_mpi" "${variant%-tcp}" "$@" ;;
         mpi-*) mpi 2 shared "${kernel}_mpi" "${variant#mpi-}" "$@" ;;
         argo) mpi 2 shared "${kernel}_argo" "$@" ;;
@@ -103,6 +104,7 @@ for ((repetition = 1; repetition <= repetitions; repetition++)); do
         for ((turn = 0; turn < ${#variants[@]}; turn++)); do
             # Each repetition begins with another variant.
             variant=${variants[(turn + repetition - 1) % ${#variants[@]}]}
+            [ "$kernel $variant" != "matmul tameike-2-twins" ] || continue
             : >"$work/errors"
             if timeout --kill-after=20 "$limit" bash -c 'measure "$@"' bash "$kernel" "$variant" "${arguments[@]}" >"$work/line" \
                 && line=$(grep -E '^[0-9.]+ [-+0-9.e]+$' "$work/line"); then

@@ -1,7 +1,9 @@
 /* Two-dimensional heat equation: each process updates its rows of a grid in a shared memory region, and reads the rows beside them.
  *
- * Usage: heat PATH N STEPS RANK PROCESSES
- * Prints the seconds of the steps and a checksum of the grid, which does not depend on the number of processes. */
+ * Usage: heat PATH N STEPS RANK PROCESSES [shared-pages]
+ * Prints the seconds of the steps and a checksum of the grid, which does not depend on the number of processes.
+ *
+ * If rows are whole pages, no page has rows of two processes, and the region is told so; not with "shared-pages". */
 #define _POSIX_C_SOURCE 200809L
 #include "tameike.h"
 #include <stdio.h>
@@ -26,14 +28,15 @@ static void check(int result, const char *what)
 
 int main(int argc, char **argv)
 {
-    if (argc != 6) {
-        fprintf(stderr, "usage: heat PATH N STEPS RANK PROCESSES\n");
+    if (argc != 6 && (argc != 7 || strcmp(argv[6], "shared-pages") != 0)) {
+        fprintf(stderr, "usage: heat PATH N STEPS RANK PROCESSES [shared-pages]\n");
         return 2;
     }
     size_t n = strtoul(argv[2], NULL, 10), steps = strtoul(argv[3], NULL, 10);
     size_t rank = strtoul(argv[4], NULL, 10), processes = strtoul(argv[5], NULL, 10);
+    unsigned flags = argc == 6 && n * sizeof(double) % 4096 == 0 ? TAMEIKE_DSM_ONE_WRITER : 0;
     tameike_dsm *region;
-    check(tameike_dsm_create(argv[1], 2 * n * n * sizeof(double), processes, 0, &region), argv[1]);
+    check(tameike_dsm_create(argv[1], 2 * n * n * sizeof(double), processes, flags, &region), argv[1]);
     double *before = tameike_dsm_address(region), *after = before + n * n;
     size_t first = rank * n / processes, last = (rank + 1) * n / processes;
 

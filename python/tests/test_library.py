@@ -57,5 +57,5 @@ def test_structures_are_those_of_the_header() -> None:
 
 def test_constants_are_those_of_the_header() -> None:
     text = (ROOT / "crates/capi/include/tameike.h").read_text()
-    [value] = re.findall(r"#define TAMEIKE_DSM_MPROTECT (\d+)", text)
-    assert int(value) == dsm._MPROTECT
+    values = dict(re.findall(r"#define TAMEIKE_DSM_(\w+) (\d+)", text))
+    assert values == {"MPROTECT": str(dsm._MPROTECT), "ONE_WRITER": str(dsm._ONE_WRITER)}

@@ -24,6 +24,8 @@ module tameike_dsm
 
     !> Flag: detect accesses by mprotect(2) instead of userfaultfd(2).
     integer(c_int), parameter, public :: TAMEIKE_DSM_MPROTECT = 1
+    !> Flag: two nodes never store to the same page without a barrier, or a flush and an update, in between.
+    integer(c_int), parameter, public :: TAMEIKE_DSM_ONE_WRITER = 2
 
     !> Results of barriers and locks after which a program may continue in another way.
     integer(c_int), parameter, public :: TAMEIKE_DSM_EPIPE = -32, TAMEIKE_DSM_EHOSTDOWN = -112, TAMEIKE_DSM_EOWNERDEAD = -130

@@ -14,6 +14,7 @@ pub mod patch;
 pub mod placement;
 pub mod ranges;
 pub mod receipt;
+pub mod region;
 pub mod spool;
 pub mod wire;
 

@@ -74,11 +74,9 @@ impl<'a> PatchWriter<'a> {
             () if by_runs <= MASK_SIZE + PAGE_SIZE => (RUNS, by_runs),
             () => (MASKED, MASK_SIZE + PAGE_SIZE),
         };
-        if self.buffer.len() - self.length < HEADER_SIZE + size {
+        if !self.begin(page, form, size) {
             return false;
         }
-        self.put(&page.to_le_bytes());
-        self.put(&form.to_le_bytes());
         match form {
             WHOLE => self.put(after),
             RUNS => self.put_runs(difference, after),
@@ -88,6 +86,25 @@ impl<'a> PatchWriter<'a> {
             }
         }
         true
+    }
+
+    /// Adds a record with all bytes of a page, as [`Self::push`].
+    pub fn push_whole(&mut self, page: u32, after: &Page) -> bool {
+        let has_room = self.begin(page, WHOLE, PAGE_SIZE);
+        if has_room {
+            self.put(after);
+        }
+        has_room
+    }
+
+    /// Begins a record, if its body of `size` bytes fits.
+    fn begin(&mut self, page: u32, form: u16, size: usize) -> bool {
+        let has_room = self.buffer.len() - self.length >= HEADER_SIZE + size;
+        if has_room {
+            self.put(&page.to_le_bytes());
+            self.put(&form.to_le_bytes());
+        }
+        has_room
     }
 
     fn put(&mut self, bytes: &[u8]) {

@@ -1,7 +1,8 @@
 //! Page faults of one process on a region.
 //!
 //! Two mechanisms report them: userfaultfd, with which the processes of a node share one memory, and `mprotect`, with memory of the
-//! process alone. [`MappedRegion::serve`] is the same for both: it brings the page into a state that allows the access.
+//! process alone. [`MappedRegion::serve`] is the same for both: it brings the page into a state that allows the access. If the kernel
+//! records written pages, only accesses to absent pages are reported.
 
 use crate::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 use crate::memory::RegionMemory;
@@ -9,9 +10,11 @@ use rustix::mm::{MprotectFlags, ProtFlags};
 use rustix::thread::sched_yield;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use tameike_core::region::Tracking;
 use tameike_io::os::fault_signal::{FaultHandler, PageFault};
 use tameike_io::os::mapping::Mapping;
-use tameike_io::os::userfault::Userfault;
+use tameike_io::os::pagemap::Pagemap;
+use tameike_io::os::userfault::{Reports, Userfault};
 
 /// Largest number of pages that one fault makes writable, if writes are sequential.
 const WRITE_AHEAD_MAX: u32 = 64;
@@ -34,6 +37,8 @@ pub trait PageSource: Send + Sync {
 pub enum Mechanism {
     /// By userfaultfd.
     Userfault(Userfault),
+    /// By userfaultfd for absent pages. The kernel records which pages are written to.
+    WrittenPages(Userfault, Pagemap),
     /// By the protection of pages.
     Protection(Protections),
     /// Not at all: each access follows [`MappedRegion::advance`], in simulated programs.
@@ -76,35 +81,48 @@ pub enum Step {
     Fetch,
 }
 
-/// Maps the data of a region, without access to any page, and chooses the mechanism for its faults: userfaultfd unless `protections`
-/// is true.
+/// Maps the data of a region, without access to any page, and prepares for its faults.
 ///
 /// # Errors
-/// Those of mmap(2); those of [`Userfault::register`].
-pub fn map(memory: &RegionMemory, protections: bool) -> std::io::Result<(Mapping, Mechanism)> {
+/// Those of mmap(2); those of [`Userfault::register`]; `Unsupported` or `ENOTTY` if the kernel does not report written pages.
+pub fn map(memory: &RegionMemory, tracking: Tracking) -> std::io::Result<(Mapping, Mechanism)> {
     let size = memory.pages() as usize * PAGE_SIZE;
-    let access = if protections { ProtFlags::empty() } else { ProtFlags::READ | ProtFlags::WRITE };
+    let access = match tracking {
+        Tracking::OwnTwins => ProtFlags::empty(),
+        Tracking::Twins | Tracking::WrittenPages => ProtFlags::READ | ProtFlags::WRITE,
+    };
     let mapping = Mapping::shared(memory.data(), size, access)?;
     mapping.keep_from_children()?;
-    if protections {
-        let pages = (0..memory.pages()).map(|_| AtomicU8::new(NO_ACCESS)).collect();
-        return Ok((mapping, Mechanism::Protection(Protections { pages })));
-    }
-    let userfault = Userfault::register(&mapping)?;
-    Ok((mapping, Mechanism::Userfault(userfault)))
+    let mechanism = match tracking {
+        Tracking::Twins => Mechanism::Userfault(Userfault::register(&mapping, Reports::MissingAndWrites)?),
+        Tracking::OwnTwins => {
+            let pages = (0..memory.pages()).map(|_| AtomicU8::new(NO_ACCESS)).collect();
+            Mechanism::Protection(Protections { pages })
+        }
+        Tracking::WrittenPages => {
+            let userfault = Userfault::register(&mapping, Reports::Missing)?;
+            Mechanism::WrittenPages(userfault, Pagemap::open()?)
+        }
+    };
+    Ok((mapping, mechanism))
 }
 
-/// Returns true if this kernel reports faults of shared memory by userfaultfd.
-pub fn has_userfault() -> bool {
-    try_userfault().is_ok()
+/// Returns true if this kernel has what a tracking needs.
+pub fn has(tracking: Tracking) -> bool {
+    try_out(tracking).is_ok()
 }
 
-/// As [`has_userfault`], with the reason if not.
+/// As [`has`], with the reason if not.
 ///
 /// # Errors
-/// Those of [`Userfault::register`].
-pub fn try_userfault() -> std::io::Result<()> {
-    map(&RegionMemory::create(1)?, false).map(drop)
+/// Those of [`map`].
+pub fn try_out(tracking: Tracking) -> std::io::Result<()> {
+    match map(&RegionMemory::create(1)?, tracking)? {
+        (_, Mechanism::WrittenPages(userfault, pagemap)) => {
+            pagemap.take_written(&userfault, 0..PAGE_SIZE as u64, |_| ())
+        }
+        _ => Ok(()),
+    }
 }
 
 impl MappedRegion {
@@ -157,7 +175,7 @@ impl MappedRegion {
                     self.idle_faults.store(0, Ordering::Relaxed);
                     let count = self.source.fetch(page, write)?.clamp(1, control.pages() - page);
                     self.allow(control.run(page..page + count, PageState::Valid), false)?;
-                    if !write {
+                    if !write || !self.has_twins() {
                         return Ok(());
                     }
                 }
@@ -193,7 +211,7 @@ impl MappedRegion {
         match control.load(page).state() {
             PageState::Absent => Ok(Step::Fetch),
             PageState::Claimed | PageState::Opening => Ok(Step::Again),
-            PageState::Valid if write => self.begin_writes(page),
+            PageState::Valid if write && self.has_twins() => self.begin_writes(page),
             PageState::Valid => {
                 self.allow(page..page + 1, false)?;
                 self.idle()
@@ -208,6 +226,11 @@ impl MappedRegion {
                 self.idle()
             }
         }
+    }
+
+    /// Whether the process makes twins before it writes.
+    fn has_twins(&self) -> bool {
+        !matches!(self.mechanism, Mechanism::WrittenPages(..))
     }
 
     /// Moves pages from the start of a range to a state in which other processes and the agent leave them alone, as far as they are
@@ -276,7 +299,7 @@ impl MappedRegion {
                 userfault.unprotect(u64::from(pages.start) * size..u64::from(pages.end) * size)
             }
             // The agent has mapped the pages, or the kernel does it at the next access.
-            Mechanism::Userfault(_) | Mechanism::None => Ok(()),
+            Mechanism::Userfault(_) | Mechanism::WrittenPages(..) | Mechanism::None => Ok(()),
             Mechanism::Protection(protections) => {
                 self.protect(protections, pages, if write { WRITE } else { READ })
             }

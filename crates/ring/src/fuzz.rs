@@ -11,6 +11,7 @@ use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed, encode};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, PATH_SIZE_MAX, UNIT_SIZE};
+use tameike_core::region::{Terms, Tracking};
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitLocation;
 use tameike_core::wire::window::{Access, Elements, Signal, WordChange};
@@ -96,7 +97,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("make-dir", Request::MakeDir { path, mode: 0o755 }),
         ("rename", Request::Rename { from: path, to: Path { size: 4, ..path }, flags: 1 }),
         ("hand-over", Request::HandOver { handle: 5 }),
-        ("region-open", Request::RegionOpen { handle: 5, processes: 8, alone: false, reserve: true }),
+        ("region-open", Request::RegionOpen { handle: 5, terms: Terms { processes: 8, one_writer: true, tracking: Tracking::WrittenPages }, reserve: true }),
         ("region-mapped", Request::RegionMapped { region: 2, address: 0x7f00_0000_0000 }),
         ("region-fetch", Request::RegionFetch { region: 2, page: 1000, write: true }),
         ("region-flush", Request::RegionFlush { region: 2 }),

@@ -11,6 +11,7 @@ pub use status::{Status, Time};
 use crate::WINDOW_SIZE;
 use std::num::NonZeroU64;
 use tameike_core::limits::{BLOCK_SIZE, PATH_SIZE_MAX};
+use tameike_core::region::{Terms, Tracking};
 use tameike_core::wire::window::Access;
 
 /// Number of words of a request.
@@ -161,14 +162,13 @@ pub enum Request {
     RegionOpen {
         /// Handle of the file.
         handle: u64,
-        /// Number of processes that take part in barriers, at least one.
-        processes: u32,
-        /// The memory is for this process alone.
-        alone: bool,
+        /// How the process attaches; with at least one process.
+        terms: Terms,
         /// Reserve space for the whole file first.
         reserve: bool,
     },
-    /// The process has mapped a region at `address`, and has sent its userfaultfd on the socket.
+    /// The process has mapped a region at `address`, and has sent its userfaultfd on the socket; if the kernel records the pages that it
+    /// writes to, also its page table.
     RegionMapped {
         /// Number of the region.
         region: u64,
@@ -420,9 +420,10 @@ impl Request {
                 [RENAME, size, dir, to_size, to_dir, u64::from(*flags), 0, 0]
             }
             Self::HandOver { handle } => [HAND_OVER, *handle, 0, 0, 0, 0, 0, 0],
-            Self::RegionOpen { handle, processes, alone, reserve } => {
-                let (processes, alone, reserve) = (*processes, *alone, *reserve);
-                [REGION_OPEN, *handle, processes.into(), alone.into(), reserve.into(), 0, 0, 0]
+            Self::RegionOpen { handle, terms, reserve } => {
+                let Terms { processes, one_writer, tracking } = *terms;
+                let (processes, one_writer) = (processes.into(), one_writer.into());
+                [REGION_OPEN, *handle, processes, one_writer, tracking.encode(), u64::from(*reserve), 0, 0]
             }
             Self::RegionMapped { region, address } => [REGION_MAPPED, *region, *address, 0, 0, 0, 0, 0],
             Self::RegionFetch { region, page, write } => {
@@ -478,7 +479,9 @@ impl Request {
             }
             HAND_OVER => Self::HandOver { handle: a },
             REGION_OPEN => {
-                Self::RegionOpen { handle: a, processes: count(b)?, alone: flag(c)?, reserve: flag(d)? }
+                let tracking = Tracking::decode(d)?;
+                let terms = Terms { processes: count(b)?, one_writer: flag(c)?, tracking };
+                Self::RegionOpen { handle: a, terms, reserve: flag(e)? }
             }
             REGION_MAPPED => Self::RegionMapped { region: a, address: page_address(b)? },
             REGION_FETCH => Self::RegionFetch { region: a, page: u32::try_from(b).ok()?, write: flag(c)? },

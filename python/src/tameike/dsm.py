@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Shape = Union[int, Sequence[int]]
 
-#: ``TAMEIKE_DSM_MPROTECT`` of tameike.h.
+#: ``TAMEIKE_DSM_MPROTECT`` and ``TAMEIKE_DSM_ONE_WRITER`` of tameike.h.
 _MPROTECT = 1
+_ONE_WRITER = 2
+_MECHANISMS = {0: "userfaultfd", _MPROTECT: "mprotect", _ONE_WRITER: "pagemap"}
 _SIZE_MAX = 1 << 44
 
 _JOB = "`tameike status` shows the nodes of the job"
@@ -82,7 +84,7 @@ class Counters:
     pages_evicted: int
     #: Number of pages of the region.
     pages: int
-    #: How accesses are detected: "userfaultfd" or "mprotect".
+    #: How accesses are detected: "userfaultfd", "mprotect", or "pagemap" if the kernel records written pages.
     mechanism: str
 
 
@@ -94,6 +96,7 @@ def create(
     processes: int = 0,
     comm: Any = None,
     mprotect: bool = False,
+    one_writer: bool = False,
 ) -> "Region":
     """Creates a region in the file ``path`` of the job-shared view, and attaches to it.
 
@@ -104,12 +107,14 @@ def create(
     ``processes`` is the number of processes that take part in barriers; all must pass the same. ``comm``, a
     communicator of mpi4py, gives its size instead. Without both it is the number of ranks according to the environment
     of Open MPI, MPICH, PMIx or Slurm, or else 1. ``mprotect`` detects accesses by mprotect(2) instead of
-    userfaultfd(2): each process then has memory of its own.
+    userfaultfd(2): each process then has memory of its own. ``one_writer``, which all processes must pass or none,
+    promises that two nodes never store to the same page of 4096 bytes without a barrier, or a flush and an update, in
+    between: stores cost less then (``TAMEIKE_DSM_ONE_WRITER`` of tameike.h).
     """
     layout = _Layout.of(shape, dtype)
     if not 0 < layout.size <= _SIZE_MAX:
         raise ValueError(f"an array of {layout.size} bytes: a region has 1 byte to 16 TiB")
-    joining = _processes(processes, comm), _MPROTECT if mprotect else 0
+    joining = _processes(processes, comm), _flags(mprotect, one_writer)
     return _attach("tameike_dsm_create", path, (layout.size, *joining), layout)
 
 
@@ -121,13 +126,14 @@ def attach(
     processes: int = 0,
     comm: Any = None,
     mprotect: bool = False,
+    one_writer: bool = False,
 ) -> "Region":
     """Attaches to the region of an existing file; the arguments are those of `create`.
 
     Without a shape, the array of the region is as long as the region.
     """
     layout = _Layout.of(0 if shape is None else shape, dtype)
-    joining = _processes(processes, comm), _MPROTECT if mprotect else 0
+    joining = _processes(processes, comm), _flags(mprotect, one_writer)
     region = _attach("tameike_dsm_attach", path, joining, layout)
     if shape is None:
         layout.shape = (region.size // layout.itemsize,)
@@ -135,6 +141,10 @@ def attach(
         region.detach()
         raise ValueError(f"an array of {layout.size} bytes: the region {region.path!r} has {region.size} bytes")
     return region
+
+
+def _flags(mprotect: bool, one_writer: bool) -> int:
+    return (_MPROTECT if mprotect else 0) | (_ONE_WRITER if one_writer else 0)
 
 
 @dataclass
@@ -308,7 +318,7 @@ class Region:
         found = library.RegionCounters()
         self._call("stats", ctypes.byref(found))
         counts = {name: getattr(found, name) for name, _ in found._fields_}
-        counts["mechanism"] = "mprotect" if found.mechanism == _MPROTECT else "userfaultfd"
+        counts["mechanism"] = _MECHANISMS[found.mechanism]
         return Counters(**counts)
 
     # End

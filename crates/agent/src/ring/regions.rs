@@ -3,11 +3,14 @@
 use super::convert::{Refusal, reply_of};
 use super::{Call, Ending, windows};
 use crate::fuse::Tasks;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tameike_client::region::{Attachment, RegionFile, Regions, Shape};
+use tameike_client::region::{Attachment, ProcessMapping, RegionFile, Regions, Shape};
 use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::region::Terms;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::pagemap::Pagemap;
 use tameike_io::os::userfault::Userfault;
 use tameike_ring::message::{Reply, Request};
 
@@ -26,10 +29,9 @@ impl RingRegions {
     pub(super) async fn attach(
         &self,
         file: RegionFile,
-        processes: u32,
-        alone: bool,
+        terms: Terms,
     ) -> Result<Arc<Attachment>> {
-        self.regions.attach(file, processes, alone).await
+        self.regions.attach(file, terms).await
     }
 
     /// Attaches a program of this node to a window.
@@ -44,15 +46,15 @@ impl RingRegions {
 
     /// Serves a request on the program's region `number`.
     pub(super) fn serve(&self, call: Call, request: Request, number: u64) {
-        // Before all else: a request that fails must not leave its descriptor for the next one.
-        let passed = match request {
-            Request::RegionMapped { .. } => call.take_descriptor(),
-            _ => None,
-        };
         let session = call.session();
         let region = match request {
             Request::RegionClose { .. } => session.remove_region(number),
             _ => session.region(number),
+        };
+        // Before the request can fail: it must not leave its descriptors for the next one.
+        let passed = match request {
+            Request::RegionMapped { .. } => call.take_descriptors(),
+            _ => VecDeque::new(),
         };
         let Some(region) = region else { return call.answer(&Reply::Failed(Errno::EBADF.0)) };
         if let Request::WindowRanks { .. } | Request::WindowAccess { .. } = request {
@@ -76,7 +78,7 @@ impl RingRegions {
     }
 }
 
-async fn about(region: &Attachment, request: Request, passed: Option<OwnedFd>) -> Result<Reply> {
+async fn about(region: &Attachment, request: Request, passed: VecDeque<OwnedFd>) -> Result<Reply> {
     match request {
         Request::RegionMapped { address, .. } => set_mapped(region, passed, address)?,
         Request::RegionFetch { page, write, .. } => {
@@ -100,10 +102,16 @@ async fn about(region: &Attachment, request: Request, passed: Option<OwnedFd>) -
     Ok(Reply::Done)
 }
 
-fn set_mapped(region: &Attachment, passed: Option<OwnedFd>, address: u64) -> Result<()> {
+fn set_mapped(region: &Attachment, mut passed: VecDeque<OwnedFd>, address: u64) -> Result<()> {
     let failed = |error| Fault::from_os("taking the page faults of a program", &error);
-    let userfault = passed.ok_or_else(|| Fault::new(Errno::EBADF, "the program has sent no userfaultfd"))?;
+    let mut take =
+        |what| passed.pop_front().ok_or_else(|| Fault::new(Errno::EBADF, format!("the program has sent no {what}")));
     let size = u64::from(region.memory().pages()) * BLOCK_SIZE as u64;
-    region.mapped(Userfault::of_process(userfault, address, size).map_err(failed)?);
+    let userfault = Userfault::of_process(take("userfaultfd")?, address, size).map_err(failed)?;
+    let pagemap = match region.tracks_written_pages() {
+        true => Some(Pagemap::of_process(take("page table")?).map_err(failed)?),
+        false => None,
+    };
+    region.mapped(ProcessMapping { userfault, pagemap });
     Ok(())
 }

@@ -119,12 +119,7 @@ impl<V: Vfs> AnyView for RingView<V> {
             Request::Write { offset, size, .. } => self.write(call, &open, (offset, size)),
             Request::Append { size, .. } => self.append(call, &open, size),
             Request::HandOver { .. } => self.hand_over(call, &open),
-            Request::RegionOpen { processes, alone, reserve, .. } => {
-                self.open_region(call, open, processes, (alone, reserve));
-            }
-            Request::WindowOpen { rank, ranks, bytes, .. } => {
-                self.open_window(call, open, rank, (ranks, bytes));
-            }
+            Request::RegionOpen { .. } | Request::WindowOpen { .. } => self.attach(call, open, request),
             Request::Close { handle } => match call.session().remove(handle) {
                 Some(open) => self.close(call, open),
                 // Another thread has closed it.

@@ -14,17 +14,24 @@ pub(crate) use region::{OPENING, errno_of, result_of};
 
 use crate::abi::{check_memory, deref, done, text, write_out};
 use crate::file::{Result, unlink};
-use region::Joining;
+use region::choose_tracking;
 use rustix::io::Errno;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use tameike_container::session::Rank;
+use tameike_core::region::{Terms, Tracking};
 use tameike_dsm::control::Counter;
 
 /// Flag of tameike_dsm_create() and tameike_dsm_attach(): detect accesses by mprotect(2) instead of userfaultfd(2). Each process then has
 /// memory of its own. It is the default if the kernel lacks userfaultfd for shared memory (Linux before 5.19), or if the environment
 /// variable TAMEIKE_DSM is "mprotect".
 pub const TAMEIKE_DSM_MPROTECT: c_uint = 1;
+/// Flag of tameike_dsm_create() and tameike_dsm_attach(), which all processes of the region must pass or none: two nodes never store to the
+/// same page of 4096 bytes, unless there is a barrier in between, or a flush on the first node and then an update on the second one. Stores
+/// cost less then: the kernel records which pages are written to (Linux 6.7; older kernels ignore the flag), and whole pages are sent. An
+/// update copies changes of others into all pages that the node has, and the pages are not evicted. Nobody may store to a page with a number
+/// of tameike_dsm_fetch_add(). If a process is killed, its stores since its last flush or barrier are not in the file.
+pub const TAMEIKE_DSM_ONE_WRITER: c_uint = 2;
 /// Variable that chooses the mechanism of all regions.
 const MECHANISM_VARIABLE: &str = "TAMEIKE_DSM";
 
@@ -52,33 +59,34 @@ pub struct RegionCounters {
     pub pages_evicted: u64,
     /// Number of pages of the region.
     pub pages: u64,
-    /// How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.
+    /// How accesses are detected: TAMEIKE_DSM_MPROTECT, or TAMEIKE_DSM_ONE_WRITER if the kernel records written pages, or 0.
     pub mechanism: u32,
 }
 
 /// Checks flags; returns how to attach.
-fn joining(processes: c_uint, flags: c_uint, reserve: bool) -> Result<Joining> {
-    if flags & !TAMEIKE_DSM_MPROTECT != 0 {
+fn terms(processes: c_uint, flags: c_uint) -> Result<Terms> {
+    if flags & !(TAMEIKE_DSM_MPROTECT | TAMEIKE_DSM_ONE_WRITER) != 0 {
         return Err(Errno::INVAL);
     }
     let variable = |name: &str| std::env::var(name).ok();
     let by_protections = flags & TAMEIKE_DSM_MPROTECT != 0
         || variable(MECHANISM_VARIABLE).is_some_and(|mechanism| mechanism == "mprotect");
+    let one_writer = flags & TAMEIKE_DSM_ONE_WRITER != 0;
     let processes = match processes {
         0 => Rank::guess(variable).map_or(1, |rank| rank.size),
         given => given,
     };
-    Ok(Joining { processes, by_protections, reserve })
+    Ok(Terms { processes, one_writer, tracking: choose_tracking(one_writer, by_protections) })
 }
 
 /// Attaches to the region of a file, which is created with `size` bytes if given.
 fn attach(path: &CStr, size: Option<u64>, processes: c_uint, flags: c_uint) -> Result<Region> {
-    let joining = joining(processes, flags, size.is_some())?;
+    let terms = terms(processes, flags)?;
     let path = file::absolute(path)?;
     let size = size.map(file::whole_pages).transpose()?;
     file::attach(&path, size.is_some(), |file| {
         file::set_size(&file, size)?;
-        Region::attach(file, path.clone(), &joining)
+        Region::attach(file, path.clone(), terms, size.is_some())
     })
 }
 
@@ -112,11 +120,11 @@ unsafe fn take(region: *mut Region) -> Result<Region> {
 /// change the same byte in between, one of the values stays.
 ///
 /// `processes` is the number of processes that take part in barriers; all must pass the same. With 0, it is the number of ranks according to
-/// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
+/// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0, or TAMEIKE_DSM_MPROTECT or TAMEIKE_DSM_ONE_WRITER, or both.
 ///
 /// Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
 /// without an agent or outside the job-shared view, -EBUSY if all processes are attached, or the kernel of this node has the file open, -EINVAL
-/// if others have passed another number of processes, and -EPIPE if a process of the region has ended and others are still attached after
+/// if others have passed another number of processes or TAMEIKE_DSM_ONE_WRITER differently, and -EPIPE if a process of the region has ended and others are still attached after
 /// 5 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_dsm_create(
@@ -298,7 +306,11 @@ pub unsafe extern "C" fn tameike_dsm_stats(region: *mut Region, stats: *mut Regi
             barriers,
             pages_evicted: evicted,
             pages: region.pages().into(),
-            mechanism: if region.uses_protections() { TAMEIKE_DSM_MPROTECT } else { 0 },
+            mechanism: match region.tracking() {
+                Tracking::Twins => 0,
+                Tracking::OwnTwins => TAMEIKE_DSM_MPROTECT,
+                Tracking::WrittenPages => TAMEIKE_DSM_ONE_WRITER,
+            },
         };
         // SAFETY: the same.
         unsafe { write_out(stats, found) }

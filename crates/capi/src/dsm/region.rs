@@ -6,9 +6,11 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::{CString, c_int, c_void};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use tameike_dsm::control::{Counter, PAGE_SIZE};
-use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, has_userfault, map};
+use tameike_core::region::{Terms, Tracking};
+use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, has, map};
 use tameike_dsm::memory::RegionMemory;
 use tameike_io::os::fault_signal::{self, FaultHandler, PageFault, Watched, watch};
 use tameike_io::os::forked::OwnMark;
@@ -22,7 +24,7 @@ pub struct Region {
     attached: Attached,
     /// Open as long as the process is attached.
     file: RingFile,
-    uses_protections: bool,
+    tracking: Tracking,
     path: CString,
 }
 
@@ -32,16 +34,6 @@ struct Served {
     own: OwnMark,
 }
 
-/// How a process attaches.
-pub struct Joining {
-    /// Number of processes that take part in barriers.
-    pub processes: u32,
-    /// Report faults by `mprotect`.
-    pub by_protections: bool,
-    /// Reserve space for the file.
-    pub reserve: bool,
-}
-
 /// The agent, as the source of pages.
 struct Agent(Attached);
 
@@ -49,6 +41,8 @@ struct Agent(Attached);
 pub(crate) static OPENING: Mutex<()> = Mutex::new(());
 /// The kernel reports faults by userfaultfd.
 static HAS_USERFAULT: OnceLock<bool> = OnceLock::new();
+/// The kernel records written pages.
+static HAS_WRITTEN_PAGES: OnceLock<bool> = OnceLock::new();
 
 impl PageSource for Agent {
     fn fetch(&self, page: u32, write: bool) -> std::result::Result<u32, i32> {
@@ -96,24 +90,34 @@ pub(crate) fn result_of<T>(answer: Answer<T>) -> Result<T> {
     answer.served().unwrap_or(Err(Errno::OPNOTSUPP))
 }
 
+/// How stores of this process are found, by `mprotect` if that is asked for or if the kernel has nothing else.
+pub fn choose_tracking(one_writer: bool, by_protections: bool) -> Tracking {
+    if by_protections || !HAS_USERFAULT.get_or_init(|| has(Tracking::Twins)) {
+        return Tracking::OwnTwins;
+    }
+    match one_writer && *HAS_WRITTEN_PAGES.get_or_init(|| has(Tracking::WrittenPages)) {
+        true => Tracking::WrittenPages,
+        false => Tracking::Twins,
+    }
+}
+
 pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 impl Region {
-    /// Attaches to the region of a file.
-    pub fn attach(file: RingFile, path: CString, joining: &Joining) -> Result<Self> {
-        let uses_protections = joining.by_protections || !HAS_USERFAULT.get_or_init(has_userfault);
+    /// Attaches to the region of a file. With `reserve`, space for the file is reserved.
+    pub fn attach(file: RingFile, path: CString, terms: Terms, reserve: bool) -> Result<Self> {
+        let tracking = terms.tracking;
         let _opening = OPENING.lock();
         let client = file.client();
-        let options = (uses_protections, joining.reserve);
-        let opened = result_of(client.open_region(file.handle(), joining.processes, options))?;
+        let opened = result_of(client.open_region(file.handle(), terms, reserve))?;
         let attached = Attached { client, region: opened.number };
-        let made = Self::map(client, opened, uses_protections);
+        let made = Self::map(client, opened, tracking);
         match made {
             Ok((watched, served)) => {
                 attached::add(attached);
-                Ok(Self { watched, served, attached, file, uses_protections, path })
+                Ok(Self { watched, served, attached, file, tracking, path })
             }
             Err(error) => {
                 // The call fails in any case.
@@ -127,13 +131,20 @@ impl Region {
     fn map(
         client: &'static Client,
         opened: client::Region,
-        protections: bool,
+        tracking: Tracking,
     ) -> Result<(Watched, Arc<Served>)> {
         let own = OwnMark::new().map_err(|error| errno_of(&error))?;
         let memory = RegionMemory::map(opened.memory, opened.pages).map_err(|error| errno_of(&error))?;
-        let (mapping, mechanism) = map(&memory, protections).map_err(|error| errno_of(&error))?;
-        if let Mechanism::Userfault(userfault) = &mechanism {
-            result_of(client.map_region(opened.number, userfault.descriptor(), userfault.start()))?;
+        let (mapping, mechanism) = map(&memory, tracking).map_err(|error| errno_of(&error))?;
+        let pass = |descriptors: &[BorrowedFd<'_>], start| {
+            result_of(client.map_region(opened.number, descriptors, start))
+        };
+        match &mechanism {
+            Mechanism::Userfault(userfault) => pass(&[userfault.descriptor()], userfault.start())?,
+            Mechanism::WrittenPages(userfault, pagemap) => {
+                pass(&[userfault.descriptor(), pagemap.descriptor()], userfault.start())?;
+            }
+            Mechanism::Protection(_) | Mechanism::None => {}
         }
         let agent = Box::new(Agent(Attached { client, region: opened.number }));
         let mapped = MappedRegion::new(memory, (mapping, mechanism), agent, opened.owner);
@@ -235,9 +246,9 @@ impl Region {
         self.served.mapped.memory().pages()
     }
 
-    /// Returns true if faults are reported by `mprotect`.
-    pub fn uses_protections(&self) -> bool {
-        self.uses_protections
+    /// How stores of this process are found.
+    pub fn tracking(&self) -> Tracking {
+        self.tracking
     }
 
     /// Detaches, and removes the mapping.

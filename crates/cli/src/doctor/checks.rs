@@ -13,7 +13,9 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::Isolation;
+use tameike_core::region::Tracking;
 use tameike_core::{FaultKind, JobId, Result};
+use tameike_dsm::fault::try_out;
 use tameike_fabric::ofi;
 use tameike_io::disk::uring;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
@@ -245,8 +247,12 @@ fn libfabric() -> Check {
 
 fn region_faults() -> Check {
     let name = "page faults of shared memory regions";
-    match tameike_dsm::fault::try_userfault() {
-        Ok(()) => Check::ok(name, "userfaultfd"),
+    let written = match try_out(Tracking::WrittenPages) {
+        Ok(()) => "with one writer per page, the kernel records stores".into(),
+        Err(error) => format!("with one writer per page, pages are compared (PAGEMAP_SCAN of Linux 6.7: {error})"),
+    };
+    match try_out(Tracking::Twins) {
+        Ok(()) => Check::ok(name, format!("userfaultfd; {written}")),
         Err(error) => Check::slow(
             name,
             format!("mprotect (userfaultfd: {error}): each process has memory of its own"),

@@ -29,7 +29,7 @@ pub(crate) fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &st
     format!("region=$TAMEIKE_SHARED/region\npids=\n{starts}for pid in $pids; do wait $pid; done\n")
 }
 
-/// Alternate bytes of all pages are written by different processes. The processes, and readers of the file on all nodes, see all bytes.
+/// Alternate bytes of all pages, or with one writer per page alternate pages, are written by different processes. The processes, and readers of the file on all nodes, see all bytes.
 fn share(nodes: &[u32], mechanism: &str, pages: u32, memory: Memory) {
     let kit = Kit::new();
     let program = kit.build("dsm");
@@ -78,6 +78,14 @@ fn processes_of_one_node_share_a_region() {
         share(&[0, 0], mechanism, 20, Memory::Enough);
         share(&[1, 0, 1, 0, 1], mechanism, 20, Memory::Enough);
     }
+}
+
+/// S47h.
+#[test]
+fn with_one_writer_per_page_all_processes_see_the_pages_of_the_others() {
+    share(&[0, 1], "one-writer", 300, Memory::Enough);
+    share(&[0, 1], "one-writer", 1, Memory::Enough);
+    share(&[1, 0, 1, 0, 1], "one-writer", 600, Memory::Enough);
 }
 
 /// S49d.

@@ -2,20 +2,20 @@
 
 use super::barrier::NodeBarrier;
 use super::lock::HeldLocks;
-use super::memory::{MappingSlot, Memory};
+use super::memory::{MappingSlot, Memory, ProcessMapping};
 use super::window::AttachedWindow;
 use super::{Regions, ended};
 use crate::replies::unexpected_reply;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::limits::UNIT_SIZE;
+use tameike_core::region::Tracking;
 use tameike_core::wire::region::{RegionReply, RegionRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, Result, UnitId};
 use tameike_dsm::control::{PAGE_SIZE, UNIT_PAGES};
 use tameike_dsm::memory::RegionMemory;
-use tameike_io::os::userfault::Userfault;
 
 /// A process that has attached to a region.
 pub struct Attachment {
@@ -63,10 +63,15 @@ impl Attachment {
         self.owner
     }
 
-    /// The process has mapped the memory and registered it: `userfault` installs pages in it.
-    pub fn mapped(&self, userfault: Userfault) {
+    /// Whether the kernel records the pages to which the process stores: it passes its page table then.
+    pub fn tracks_written_pages(&self) -> bool {
+        self.memory.tracking == Tracking::WrittenPages
+    }
+
+    /// The process has mapped the memory.
+    pub fn mapped(&self, mapping: ProcessMapping) {
         // A process maps the memory once; it harms only itself otherwise.
-        let _ = self.mapping.set(userfault);
+        let _ = self.mapping.set(mapping);
     }
 
     /// Makes an absent page valid, and pages after it for a sequential reader. Returns the number of pages from this one on that
@@ -80,7 +85,7 @@ impl Attachment {
         if page >= self.memory.file.pages {
             return Err(Errno::EINVAL.into());
         }
-        self.memory.fetch(page, self.mapping.get()).await
+        self.memory.fetch(page, self.mapping.get().map(|mapping| &mapping.userfault)).await
     }
 
     /// Sends the stores of this node's processes to the homes, where updates of others find them.
@@ -208,9 +213,11 @@ impl Attachment {
         if let Some(window) = &self.window {
             window.left();
         }
+        // Its page table is not known afterwards.
+        let collected = self.memory.collect_written().await;
         // First, so that no claim of the process is in the way of the flush.
         let was_last = self.memory.remove_owner(self.owner);
-        let published = self.memory.publish().await;
+        let published = collected.and(self.memory.publish().await);
         // The coordinator notifies other nodes only.
         self.barrier.left(&self.memory, was_last, ended(failed));
         let region = self.memory.file.inode;

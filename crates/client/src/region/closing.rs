@@ -9,6 +9,7 @@ use super::memory::{Memory, add_page};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::ranges::RangeSet;
+use tameike_core::region::Tracking;
 use tameike_core::{Errno, Fault, Result};
 use tameike_dsm::control::{PAGE_SIZE, PageState};
 
@@ -51,7 +52,7 @@ impl Memory {
         runs: &[Range<u32>],
         changed: &mut RangeSet,
     ) -> Result<()> {
-        if self.alone {
+        if self.tracking == Tracking::OwnTwins {
             return Ok(());
         }
         let closed = self.close(runs, changed).await?;
@@ -86,10 +87,10 @@ impl Memory {
     /// Protects pages against stores, in all processes.
     fn protect_again(&self, runs: &[Range<u32>]) -> Result<()> {
         for process in self.mappings() {
-            let Some(userfault) = process.get() else { continue };
+            let Some(mapping) = process.get() else { continue };
             for run in runs {
                 let bytes = u64::from(run.start) * PAGE_SIZE as u64..u64::from(run.end) * PAGE_SIZE as u64;
-                let protected = userfault.protect(bytes);
+                let protected = mapping.userfault.protect(bytes);
                 match protected.map_err(|error| Fault::from_os("protecting pages of a region", &error)) {
                     // The process has ended, or has removed its mapping.
                     Err(fault) if [Errno::ESRCH, Errno::ENOENT].contains(&fault.errno) => break,

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::patch::{Difference, PatchWriter, RECORD_SIZE_MAX, patches};
 use tameike_core::ranges::RangeSet;
+use tameike_core::region::Tracking;
 use tameike_core::wire::region::{RegionReply, RegionRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
@@ -75,6 +76,7 @@ impl Memory {
 
     async fn send_all(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
         changed.insert_all(&std::mem::take(&mut self.added.lock().unannounced));
+        self.scan_written(0..self.control().pages())?;
         let mut differences = Differences::written(self);
         self.send_changes(&mut differences, changed).await?;
         let unchanged = differences.unchanged;
@@ -122,9 +124,13 @@ impl Memory {
         let (mut page, mut count) = ([0; PAGE_SIZE], 0);
         for patch in patches(payload).flatten() {
             let number = patch.page();
-            self.memory.read_twins(number..number + 1, &mut page);
-            patch.apply(&mut page);
-            self.memory.write_twins(u64::from(number) * PAGE_SIZE as u64, &page);
+            if self.tracking == Tracking::WrittenPages {
+                self.written.lock().remove(number..number + 1);
+            } else {
+                self.memory.read_twins(number..number + 1, &mut page);
+                patch.apply(&mut page);
+                self.memory.write_twins(u64::from(number) * PAGE_SIZE as u64, &page);
+            }
             changed.insert(number..number + 1);
             count += 1;
         }
@@ -136,6 +142,9 @@ impl Memory {
 impl<'a> Differences<'a> {
     /// Those of all written pages.
     fn written(memory: &'a Memory) -> Self {
+        if memory.tracking == Tracking::WrittenPages {
+            return Self::of(memory, memory.written_runs().into_iter(), |_| true);
+        }
         let control = memory.control();
         let units = (0..control.units()).filter(|&unit| control.may_be_written(unit));
         let runs = units.map(|unit| control.pages_of(unit));
@@ -209,12 +218,17 @@ impl<'a> Differences<'a> {
                 continue;
             }
             memory.read(page..page + 1, &mut data);
-            memory.read_twins(page..page + 1, &mut twin);
-            let difference = Difference::between(&twin, &data);
-            if word.state() == PageState::Written {
-                self.count_flush(page, word, difference.is_empty());
-            }
-            if !difference.is_empty() && !writer.push(page, &difference, &data) {
+            let has_room = if self.memory.tracking == Tracking::WrittenPages {
+                writer.push_whole(page, &data)
+            } else {
+                memory.read_twins(page..page + 1, &mut twin);
+                let difference = Difference::between(&twin, &data);
+                if word.state() == PageState::Written {
+                    self.count_flush(page, word, difference.is_empty());
+                }
+                writer.push(page, &difference, &data)
+            };
+            if !has_room {
                 log::error!("a patch of a page of a region exceeds its largest size");
             }
         }

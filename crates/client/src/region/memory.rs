@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tameike_core::UnitId;
 use tameike_core::ranges::RangeSet;
+use tameike_core::region::Tracking;
 use tameike_core::wire::region::Writer;
 use tameike_dsm::control::{Control, PageState, UNIT_PAGES};
 use tameike_dsm::memory::RegionMemory;
+use tameike_io::os::pagemap::Pagemap;
 use tameike_io::os::userfault::Userfault;
 
 /// Number of sequential readers that are recognized at a time.
@@ -26,8 +28,7 @@ pub(super) struct Memory {
     pub file: RegionFile,
     /// As which its changes are announced.
     pub writer: Writer,
-    /// Whether it belongs to one process, which changes its protections by itself.
-    pub alone: bool,
+    pub tracking: Tracking,
     pub memory: RegionMemory,
     /// Sequence number up to which pages are up to date.
     sequence: AtomicU64,
@@ -40,6 +41,9 @@ pub(super) struct Memory {
     pub epoch: RwLock<u64>,
     /// Held by a flush or update: twins change only then. Pages whose changes are at their homes and not announced yet.
     pub syncing: async_lock::Mutex<RangeSet>,
+    /// Pages to which processes have stored, and whose homes may not have the stores; only with [`Tracking::WrittenPages`]. Changed while
+    /// `syncing` is locked.
+    pub written: Mutex<RangeSet>,
     /// Pages that were changed at their homes, apart from those in `syncing`.
     pub added: Mutex<AddedPages>,
     streams: Mutex<[Stream; STREAMS]>,
@@ -49,8 +53,17 @@ pub(super) struct Memory {
     owners: Mutex<BTreeMap<u16, MappingSlot>>,
 }
 
-/// How the agent changes the mapping of a process, once it has one.
-pub(super) type MappingSlot = Arc<OnceLock<Userfault>>;
+/// The mapping of a process, once it has one.
+pub(super) type MappingSlot = Arc<OnceLock<ProcessMapping>>;
+
+/// How the agent changes the mapping of a process.
+#[derive(Debug)]
+pub struct ProcessMapping {
+    /// Installs and protects pages.
+    pub userfault: Userfault,
+    /// Reports written pages, if the kernel records them.
+    pub pagemap: Option<Pagemap>,
+}
 
 /// Pages that were changed at their homes.
 #[derive(Default)]
@@ -94,24 +107,26 @@ impl Memory {
     pub fn new(
         parts: Arc<Parts>,
         file: RegionFile,
-        (number, alone): (u32, bool),
+        (number, tracking): (u32, Tracking),
         memory: RegionMemory,
         sequence: u64,
     ) -> Arc<Self> {
         let writer = Writer { node: parts.rpc.local(), memory: number };
-        let (fetching, fetched, epoch, syncing, added, streams, hand, owners) = Default::default();
+        let (fetching, fetched, epoch, syncing, written) = Default::default();
+        let (added, streams, hand, owners) = Default::default();
         let sequence = AtomicU64::new(sequence);
         let this = Arc::new(Self {
             parts,
             file,
             writer,
-            alone,
+            tracking,
             memory,
             sequence,
             fetching,
             fetched,
             epoch,
             syncing,
+            written,
             added,
             streams,
             hand,

@@ -2,12 +2,13 @@
 //!
 //! A region is a file of the job-shared view whose bytes processes access by loads and stores. [`Regions`] has the regions of the node
 //! that processes have attached to. Per region there is one memory that the processes share ([`Memory`]), or one for each process
-//! whose kernel cannot report page faults of shared memory. The parts of a memory:
+//! whose kernel cannot report page faults of shared memory ([`Tracking`]). The parts of a memory:
 //!
 //! - [`fetch`] fetches absent pages from the units' homes;
 //! - [`flush`] sends what processes have stored to the homes;
 //! - [`closing`] takes pages back that processes no longer store to;
 //! - [`update`] drops or merges pages that others have changed;
+//! - [`written`] has the pages that the kernel has recorded as written, instead of comparing pages;
 //! - [`space`] evicts pages of regions that exceed a limit;
 //! - [`barrier`] does both for all processes of the node at once;
 //! - [`lock`] has the locks that a process holds.
@@ -26,8 +27,10 @@ mod space;
 mod tests;
 mod update;
 mod window;
+mod written;
 
 pub use attachment::Attachment;
+pub use memory::ProcessMapping;
 pub use tameike_dsm::window::Shape;
 pub use window::AttachedWindow;
 
@@ -42,6 +45,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use tameike_core::region::{Terms, Tracking};
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest};
 use tameike_core::wire::window::WindowRequest;
@@ -175,18 +179,13 @@ impl Regions {
         Arc::new(Self { parts, table: Mutex::default() })
     }
 
-    /// Attaches a process of this node to a region in which `processes` take part. `alone` gives it memory of its own.
+    /// Attaches a process of this node to a region.
     ///
     /// # Errors
-    /// `EINVAL` if other processes have attached with another number or size; `EPIPE` after a process of the region has ended;
+    /// `EINVAL` if other processes have attached on other terms or with another size; `EPIPE` after a process of the region has ended;
     /// `ENOMEM`.
-    pub async fn attach(
-        self: &Arc<Self>,
-        file: RegionFile,
-        processes: u32,
-        alone: bool,
-    ) -> Result<Arc<Attachment>> {
-        self.attach_as(file, processes, alone, None).await
+    pub async fn attach(self: &Arc<Self>, file: RegionFile, terms: Terms) -> Result<Arc<Attachment>> {
+        self.attach_as(file, terms, None).await
     }
 
     /// Attaches a process of this node to a window, as one of its ranks.
@@ -202,24 +201,25 @@ impl Regions {
         if file.pages > 0 {
             return Err(Fault::new(Errno::EEXIST, format!("the file of window {} is not empty", file.inode)));
         }
-        self.attach_as(file, shape.ranks(), false, Some((shape, rank))).await
+        let terms = Terms { processes: shape.ranks(), one_writer: false, tracking: Tracking::Twins };
+        self.attach_as(file, terms, Some((shape, rank))).await
     }
 
     async fn attach_as(
         self: &Arc<Self>,
         file: RegionFile,
-        processes: u32,
-        alone: bool,
+        terms: Terms,
         window: Option<(Shape, u32)>,
     ) -> Result<Arc<Attachment>> {
         let region = file.inode;
+        let Terms { processes, one_writer, tracking } = terms;
         let _attaching = self.begin_attach(region);
         let rank = window.map(|(shape, rank)| shape.rank(rank));
-        let attached = self.parts.ask(region, RegionRequest::Attach { region, processes, rank }).await?;
+        let attached = self.parts.ask(region, RegionRequest::Attach { region, processes, one_writer, rank }).await?;
         let RegionReply::Attached { barrier: number, sequence, members: _ } = attached else {
             return Err(unexpected_reply(&attached));
         };
-        let joined = self.join(file, alone, (number, sequence), window);
+        let joined = self.join(file, tracking, (number, sequence), window);
         if joined.is_err() {
             // The process has not seen the region: it leaves as it came.
             let left = self.parts.ask(region, RegionRequest::Detach { region, failed: false }).await;
@@ -236,7 +236,7 @@ impl Regions {
     fn join(
         self: &Arc<Self>,
         file: RegionFile,
-        alone: bool,
+        tracking: Tracking,
         (number, sequence): (u64, u64),
         window: Option<(Shape, u32)>,
     ) -> Result<Arc<Attachment>> {
@@ -252,8 +252,12 @@ impl Regions {
             );
             return Err(Fault::new(Errno::EINVAL, why));
         }
-        let shared = if alone { None } else { region.shared.upgrade() };
+        let shared = if tracking == Tracking::OwnTwins { None } else { region.shared.upgrade() };
         let memory = match shared {
+            Some(memory) if memory.tracking != tracking => {
+                let why = "the kernel reports written pages to some processes of this node, and not to others";
+                return Err(Fault::new(Errno::EINVAL, format!("region {}: {why}", file.inode)));
+            }
             Some(memory) => memory,
             None => {
                 // A window has no pages, and empty memory cannot be mapped.
@@ -262,8 +266,8 @@ impl Regions {
                     created.map_err(|error| Fault::from_os("creating the memory of a region", &error))?;
                 region.last_memory += 1;
                 let memory =
-                    Memory::new(self.parts.clone(), file, (region.last_memory, alone), created, sequence);
-                if !alone {
+                    Memory::new(self.parts.clone(), file, (region.last_memory, tracking), created, sequence);
+                if tracking != Tracking::OwnTwins {
                     region.shared = Arc::downgrade(&memory);
                 }
                 memory

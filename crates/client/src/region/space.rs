@@ -2,13 +2,15 @@
 //!
 //! Eviction makes pages absent that have not been fetched recently, in the order of their numbers. A valid page is dropped. A written page
 //! is protected again in all processes, its changes are sent to its home, and then it is dropped. The memory of a single process, which
-//! changes its protections by itself, is not evicted.
+//! changes its protections by itself, is not evicted; nor is memory whose written pages the kernel records, because nothing would keep a
+//! process from storing to a page that is being dropped.
 
 use super::memory::{Memory, add_page};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use tameike_core::region::Tracking;
 use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
@@ -62,7 +64,7 @@ impl Space {
         for memory in memories {
             let used = memory.memory.used_pages();
             total += used;
-            if !memory.alone && largest.as_ref().is_none_or(|(most, _)| used > *most) {
+            if memory.tracking == Tracking::Twins && largest.as_ref().is_none_or(|(most, _)| used > *most) {
                 largest = Some((used, memory));
             }
         }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::patch::Difference;
 use tameike_core::ranges::RangeSet;
+use tameike_core::region::Tracking;
 use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
 use tameike_core::{Fault, Result};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
@@ -54,7 +55,10 @@ impl Memory {
         let _only = self.syncing.lock().await;
         let stale = std::mem::take(&mut self.added.lock().stale);
         pages.insert_all(&stale);
-        let applied = self.bring_up_to_date(pages).await;
+        let applied = match self.tracking {
+            Tracking::Twins | Tracking::OwnTwins => self.bring_up_to_date(pages).await,
+            Tracking::WrittenPages => self.refresh(&pages).await,
+        };
         match &applied {
             Ok(()) => self.updated(sequence),
             // The coordinator does not list them for this memory.
@@ -109,7 +113,7 @@ impl Memory {
             return Ok(());
         }
         self.control().count(Counter::PagesDropped, pages.len() as u64);
-        if self.alone {
+        if self.tracking == Tracking::OwnTwins {
             return Ok(());
         }
         let punched = self.memory.punch(pages.clone());
@@ -126,12 +130,11 @@ impl Memory {
             if changed.is_empty() {
                 continue;
             }
+            // A byte that a process of this node has stored as well is a data race: either value may remain.
+            self.store_changes(number, &changed, home);
             let start = u64::from(number) * PAGE_SIZE as u64;
             for run in changed.runs() {
-                // A byte that a process of this node has stored as well is a data race: either value may remain.
-                let (at, bytes) = (start + u64::from(run.start), &home[run.start.into()..run.end.into()]);
-                self.memory.write(at, bytes);
-                self.memory.write_twins(at, bytes);
+                self.memory.write_twins(start + u64::from(run.start), &home[run.start.into()..run.end.into()]);
             }
             self.control().count(Counter::PagesMerged, 1);
         }

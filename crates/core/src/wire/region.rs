@@ -123,13 +123,15 @@ pub struct Release {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionRequest {
     /// A process of the sender attaches. Fails with `EPIPE` if a process of the region has ended and others are still
-    /// attached, with `EINVAL` if the others have another number of processes, or memory of another size, with `EEXIST` if
+    /// attached, with `EINVAL` if the others have other terms, or memory of another size, with `EEXIST` if
     /// one of them has the same rank, with `EBUSY` if all have attached.
     Attach {
         /// The region.
         region: InodeId,
         /// Number of processes that take part in barriers; the same for all of them.
         processes: u32,
+        /// Two nodes never store to the same page between two synchronizations; the same for all of them.
+        one_writer: bool,
         /// The rank of the process, if the region is a remote memory window.
         rank: Option<Rank>,
     },

@@ -15,6 +15,7 @@ pub mod mapping;
 pub mod mount;
 pub mod namespace;
 pub mod owned;
+pub mod pagemap;
 mod pool;
 pub mod privilege;
 pub mod process;

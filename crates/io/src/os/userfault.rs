@@ -2,7 +2,8 @@
 //!
 //! A process registers a mapping of shared memory for missing and write-protect faults of its user-mode accesses, which needs no
 //! privilege (`UFFD_USER_MODE_ONLY`). The kernel reports them as SIGBUS to the faulting thread (`UFFD_FEATURE_SIGBUS`). A second process
-//! that has received the descriptor can install and protect pages of the first one.
+//! that has received the descriptor can install and protect pages of the first one. Writes may also be recorded instead of reported
+//! (`UFFD_FEATURE_WP_ASYNC`).
 
 use super::mapping::Mapping;
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
@@ -18,6 +19,7 @@ const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const FEATURE_MISSING_SHMEM: u64 = 1 << 5;
 const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_WP_SHMEM: u64 = 1 << 12;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const FEATURES: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_MISSING_SHMEM | FEATURE_SIGBUS | FEATURE_WP_SHMEM;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
@@ -60,6 +62,16 @@ struct WriteProtect {
     mode: u64,
 }
 
+/// Accesses that are reported as SIGBUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reports {
+    /// Those to missing pages, and writes to protected ones.
+    MissingAndWrites,
+    /// Those to missing pages. A write to a protected page removes the protection, so that the kernel knows which pages were written to
+    /// ([`super::pagemap`]).
+    Missing,
+}
+
 /// A registered mapping of shared memory, of this or of another process.
 #[derive(Debug)]
 pub struct Userfault {
@@ -70,19 +82,24 @@ pub struct Userfault {
 }
 
 impl Userfault {
-    /// Registers a mapping of shared memory of this process: accesses to missing pages and all writes become SIGBUS, until the
+    /// Registers a mapping of shared memory of this process, and protects all of it. The accesses in `reports` become SIGBUS, until the
     /// page is installed or unprotected.
     ///
     /// # Errors
-    /// `EINVAL` or `Unsupported` if the kernel lacks a feature (Linux before 5.19), `EPERM` if userfaultfd is forbidden.
-    pub fn register(mapping: &Mapping) -> std::io::Result<Self> {
+    /// `EINVAL` or `Unsupported` if the kernel lacks a feature (Linux before 5.19; with [`Reports::Missing`] before 6.7), `EPERM` if
+    /// userfaultfd is forbidden.
+    pub fn register(mapping: &Mapping, reports: Reports) -> std::io::Result<Self> {
+        let features = match reports {
+            Reports::MissingAndWrites => FEATURES,
+            Reports::Missing => FEATURES | FEATURE_WP_ASYNC,
+        };
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
         // SAFETY: the descriptor is owned, and used by this type only.
         let descriptor = unsafe { userfaultfd(flags)? };
-        let mut api = Api { api: API, features: FEATURES, ioctls: 0 };
+        let mut api = Api { api: API, features, ioctls: 0 };
         // SAFETY: the kernel reads and writes an `Api`.
         unsafe { control(&descriptor, request(0x3f, size_of::<Api>()), &raw mut api)? };
-        if api.features & FEATURES != FEATURES {
+        if api.features & features != features {
             return Err(Error::new(ErrorKind::Unsupported, "userfaultfd lacks features of shared memory"));
         }
         let (start, size) = (mapping.start().as_ptr() as u64, mapping.size() as u64);
@@ -123,7 +140,7 @@ impl Userfault {
     /// # Errors
     /// `ESRCH` if the process has ended, `ENOENT` if it has removed the mapping.
     pub fn install(&self, offset: u64, bytes: &[u8]) -> std::io::Result<usize> {
-        let to = self.address(&(offset..offset + bytes.len() as u64))?;
+        let to = self.addresses(&(offset..offset + bytes.len() as u64))?.start;
         let mut done = 0;
         while done < bytes.len() {
             let from = bytes[done..].as_ptr() as u64;
@@ -157,8 +174,8 @@ impl Userfault {
     }
 
     fn set_protection(&self, bytes: Range<u64>, mode: u64) -> std::io::Result<()> {
-        let start = self.address(&bytes)?;
-        let mut change = WriteProtect { start, length: bytes.end - bytes.start, mode };
+        let Range { start, end } = self.addresses(&bytes)?;
+        let mut change = WriteProtect { start, length: end - start, mode };
         let code = request(0x06, size_of::<WriteProtect>());
         loop {
             // SAFETY: the kernel reads a `WriteProtect`.
@@ -170,11 +187,12 @@ impl Userfault {
         }
     }
 
-    fn address(&self, bytes: &Range<u64>) -> std::io::Result<u64> {
+    /// Addresses of a part of the mapping in its process.
+    pub(super) fn addresses(&self, bytes: &Range<u64>) -> std::io::Result<Range<u64>> {
         if bytes.start > bytes.end || bytes.end > self.size {
             return Err(ErrorKind::InvalidInput.into());
         }
-        Ok(self.start + bytes.start)
+        Ok(self.start + bytes.start..self.start + bytes.end)
     }
 }
 

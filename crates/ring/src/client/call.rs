@@ -114,6 +114,16 @@ impl Client {
         self.reply(claim)
     }
 
+    /// As [`Self::ask`], for a request that may wait for other processes or nodes: how long it takes says nothing about other requests.
+    pub(super) fn ask_long(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
+        self.post(claim, request);
+        if let Err(wait) = self.long_spin.poll(|| self.is_answered(claim)) {
+            self.sleep(claim, None)?;
+            self.long_spin.slept(&wait);
+        }
+        self.reply(claim)
+    }
+
     /// Sends a request.
     pub(super) fn post(&self, claim: &Claim<'_>, request: &Request) {
         self.put_request(claim, request);

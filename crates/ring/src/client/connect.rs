@@ -104,6 +104,7 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
         slots: Slots::default(),
         populated: Default::default(),
         spin: Spin::new(SPIN),
+        long_spin: Spin::new(SPIN),
         near: Near::default(),
         received: Received::default(),
         long_calls: Slots::default(),

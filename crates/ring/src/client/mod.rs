@@ -61,6 +61,8 @@ pub struct Client {
     slots: Slots,
     populated: Populated,
     spin: Spin,
+    /// For requests that may wait for other processes or nodes.
+    long_spin: Spin,
     near: Near,
     received: Received,
     /// Slots of calls on regions that wait for other processes or nodes, of which half may be taken.

@@ -8,6 +8,7 @@ use crate::message::{Reply, Request};
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use tameike_core::region::Terms;
 use tameike_io::os::socket::send_files;
 
 /// Slots that calls leave free, if they wait for other processes or nodes.
@@ -41,12 +42,12 @@ pub struct Region {
 }
 
 impl Client {
-    /// Attaches to the region of a file that is open for reading and writing. With `alone`, its memory is for this process alone; with
-    /// `reserve`, the agent reserves space for the file first. Only one thread at a time may call it, and no signal handler.
-    pub fn open_region(&self, handle: u64, processes: u32, (alone, reserve): (bool, bool)) -> Answer<Region> {
+    /// Attaches to the region of a file that is open for reading and writing. With `reserve`, the agent reserves space for the file first.
+    /// Only one thread at a time may call it, and no signal handler.
+    pub fn open_region(&self, handle: u64, terms: Terms, reserve: bool) -> Answer<Region> {
         self.has_regions.store(true, Ordering::Relaxed);
         self.received.region.expect();
-        let reply = self.by_long_call(&Request::RegionOpen { handle, processes, alone, reserve });
+        let reply = self.by_long_call(&Request::RegionOpen { handle, terms, reserve });
         let attached = self.take(reply, |reply| match reply {
             Reply::Region { number, owner, pages } => Some((number, owner, pages)),
             _ => None,
@@ -68,12 +69,13 @@ impl Client {
         }
     }
 
-    /// Passes the userfaultfd of a region, mapped at `address`, to the agent. Only one thread at a time may call it.
-    pub fn map_region(&self, region: u64, userfault: BorrowedFd<'_>, address: u64) -> Answer<()> {
+    /// Passes the userfaultfd of a region, mapped at `address`, to the agent, and the page table if there is one to pass. Only one thread at
+    /// a time may call it.
+    pub fn map_region(&self, region: u64, descriptors: &[BorrowedFd<'_>], address: u64) -> Answer<()> {
         if self.is_broken() {
             return Answer::Broken;
         }
-        if send_files(&self.socket, &[userfault]).is_err() {
+        if send_files(&self.socket, descriptors).is_err() {
             return self.give_up().into();
         }
         self.take(self.by_long_call(&Request::RegionMapped { region, address }), done)
@@ -152,6 +154,6 @@ impl Client {
     fn by_waiting_call(&self, left: usize, request: &Request) -> Result<Reply, NoReply> {
         let _long = self.claim_of(&self.long_calls, left, false)?;
         let claim = self.claim_of(&self.slots, self.fault_slots(), false)?;
-        self.ask(&claim, request)
+        self.ask_long(&claim, request)
     }
 }

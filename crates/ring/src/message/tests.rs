@@ -43,8 +43,16 @@ fn requests() -> Vec<Request> {
         Request::MakeDir { path: path(2, 1), mode: 0o755 },
         Request::Rename { from: path(1, 7), to: path(1, 4096), flags: 1 },
         Request::HandOver { handle },
-        Request::RegionOpen { handle, processes: u32::MAX, alone: true, reserve: false },
-        Request::RegionOpen { handle, processes: 1, alone: false, reserve: true },
+        Request::RegionOpen {
+            handle,
+            terms: Terms { processes: u32::MAX, one_writer: false, tracking: Tracking::OwnTwins },
+            reserve: false,
+        },
+        Request::RegionOpen {
+            handle,
+            terms: Terms { processes: 1, one_writer: true, tracking: Tracking::WrittenPages },
+            reserve: true,
+        },
         Request::RegionMapped { region: handle, address: 1 << 46 },
         Request::RegionFetch { region: handle, page: u32::MAX, write: true },
         Request::RegionFlush { region: handle },
@@ -124,7 +132,7 @@ fn requests_beyond_a_limit_are_rejected() {
             }
             Request::Seek { .. } => assert_eq!(with(&request, 3, 2), None),
             Request::RegionOpen { .. } => {
-                for (place, word) in [(2, 0), (2, 1 << 32), (3, 2), (4, 2)] {
+                for (place, word) in [(2, 0), (2, 1 << 32), (3, 2), (4, 3), (5, 2)] {
                     assert_eq!(with(&request, place, word), None);
                 }
             }

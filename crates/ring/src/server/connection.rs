@@ -325,14 +325,14 @@ impl<H: Handler> Call<H> {
         send_with_files(&self.connection.socket, &[REMOTE_MARK], &[memory])
     }
 
-    /// Takes the first descriptor that the program has sent before the request.
-    pub fn take_descriptor(&self) -> Option<OwnedFd> {
+    /// Takes the descriptors that the program has sent before the request.
+    pub fn take_descriptors(&self) -> VecDeque<OwnedFd> {
         // If the program has ended, its connection is closed by another thread.
         self.connection.receive();
         // A serving thread that was to be woken by a ring finds it read. Fails only if the counter is full, and then a thread is being
         // woken anyway.
         let _ = rustix::io::write(&self.connection.wakeup, &1_u64.to_ne_bytes());
-        self.connection.passed.lock().pop_front()
+        std::mem::take(&mut *self.connection.passed.lock())
     }
 
     fn reply(&mut self, reply: &Reply) {

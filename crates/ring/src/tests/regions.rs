@@ -12,6 +12,7 @@ use rustix::pipe::pipe;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::channel;
+use tameike_core::region::{Terms, Tracking};
 use tameike_io::os::socket::send_files;
 
 const EMFILE: i32 = 24;
@@ -19,17 +20,18 @@ const EMFILE: i32 = 24;
 /// Serves requests on regions: the memory of one has its handle in each file, and a passed descriptor gets the region's number.
 pub fn serve(call: Call<Files>) {
     match call.request() {
-        Some(Request::RegionOpen { handle, processes, .. }) => {
+        Some(Request::RegionOpen { handle, terms, .. }) => {
             let memory = [(); 3].map(|()| memfd_create("test", MemfdFlags::CLOEXEC).expect("memory"));
             for (file, number) in memory.iter().zip(0..) {
                 write(file, &[handle as u8, number]).expect("written");
             }
             call.send_region(&memory.each_ref().map(|file| file.as_fd())).expect("it reads");
-            call.answer(&Reply::Region { number: handle + 100, owner: processes as u16, pages: 7 });
+            call.answer(&Reply::Region { number: handle + 100, owner: terms.processes as u16, pages: 7 });
         }
         Some(Request::RegionMapped { region, .. }) => {
-            let reply = call.take_descriptor().map_or(Reply::Failed(9), |passed| {
-                write(&passed, &region.to_ne_bytes()).expect("the program reads");
+            let passed = call.take_descriptors();
+            let reply = passed.front().map_or(Reply::Failed(9), |passed| {
+                write(passed, &region.to_ne_bytes()).expect("the program reads");
                 Reply::Done
             });
             call.answer(&reply);
@@ -38,6 +40,10 @@ pub fn serve(call: Call<Files>) {
         Some(Request::RegionFlush { .. }) => call.answer(&Reply::Done),
         other => panic!("{other:?}"),
     }
+}
+
+fn terms(processes: u32) -> Terms {
+    Terms { processes, one_writer: false, tracking: Tracking::Twins }
 }
 
 fn opened(answer: Answer<Region>) -> Region {
@@ -71,7 +77,7 @@ fn a_region_comes_with_its_memory_while_other_threads_receive_devices() {
             }
             begun.wait();
             for handle in 1..20 {
-                let region = opened(client.open_region(handle, 5, (false, true)));
+                let region = opened(client.open_region(handle, terms(5), true));
                 assert_eq!((region.number, region.owner, region.pages), (handle + 100, 5, 7));
                 for (file, number) in region.memory.iter().zip(0..) {
                     assert_eq!(bytes_of(file), [handle as u8, number]);
@@ -87,7 +93,7 @@ fn passed_descriptors_reach_their_requests_and_few_are_kept() {
     let client = bed.client();
     for region in 1..10_u64 {
         let (reader, writer) = pipe().expect("a pipe");
-        assert_eq!(client.map_region(region, writer.as_fd(), 4096), Answer::Done(()));
+        assert_eq!(client.map_region(region, &[writer.as_fd(), writer.as_fd()], 4096), Answer::Done(()));
         drop(writer);
         let mut bytes = [0; 9];
         assert_eq!((read(&reader, &mut bytes), &bytes[..8]), (Ok(8), &region.to_ne_bytes()[..]));
@@ -98,7 +104,7 @@ fn passed_descriptors_reach_their_requests_and_few_are_kept() {
         send_files(&client.socket, &[writer.as_fd()]).expect("the agent reads");
     }
     let (other, last) = pipe().expect("a pipe");
-    assert_eq!(client.map_region(1, last.as_fd(), 4096), Answer::Done(()), "the first one is used");
+    assert_eq!(client.map_region(1, &[last.as_fd()], 4096), Answer::Done(()), "the first one is used");
     let mut bytes = [0; 100];
     assert_eq!(read(&reader, &mut bytes), Ok(8));
     drop((last, writer));
@@ -113,7 +119,7 @@ fn passed_descriptors_reach_their_requests_and_few_are_kept() {
 fn a_page_is_fetched_while_all_other_slots_are_in_use() {
     let bed = Bed::new();
     let client = bed.client();
-    opened(client.open_region(1, 1, (false, false)));
+    opened(client.open_region(1, terms(1), false));
     let (sender, ends) = channel();
     std::thread::scope(|scope| {
         for _ in 0..2 * SLOTS {
@@ -168,10 +174,10 @@ fn program_without_free_descriptors() {
     // One more, where three arrive.
     let current = Some(std::os::fd::AsRawFd::as_raw_fd(&highest) as u64 + 2);
     setrlimit(Resource::Nofile, Rlimit { current, ..before }).expect("a lower limit");
-    let failed = client.open_region(1, 1, (false, false));
+    let failed = client.open_region(1, terms(1), false);
     assert!(matches!(failed, Answer::Failed(EMFILE)), "{failed:?}");
     setrlimit(Resource::Nofile, before).expect("as before");
-    let region = opened(client.open_region(2, 1, (false, false)));
+    let region = opened(client.open_region(2, terms(1), false));
     assert_eq!(bytes_of(&region.memory[2]), [2, 2]);
 }
 
@@ -187,9 +193,9 @@ fn regions_fail_after_the_agent_has_stopped() {
     let bed = Bed::new();
     let client = bed.client();
     bed.server.stop();
-    assert!(matches!(client.open_region(1, 1, (false, false)), Answer::Broken));
+    assert!(matches!(client.open_region(1, terms(1), false), Answer::Broken));
     let (_reader, writer) = pipe().expect("a pipe");
-    assert_eq!(client.map_region(1, writer.as_fd(), 4096), Answer::Broken);
+    assert_eq!(client.map_region(1, &[writer.as_fd()], 4096), Answer::Broken);
     assert_eq!(client.fetch_page(1, 1, true), Answer::Broken);
     assert_eq!(client.wait_for_region(1), Answer::Broken);
 }

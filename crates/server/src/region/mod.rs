@@ -79,8 +79,8 @@ impl RegionService {
     /// - `EPROTO` if this node is not the coordinator.
     pub async fn serve(&self, from: NodeId, request: RegionRequest) -> Result<RegionReply> {
         match request {
-            RegionRequest::Attach { region, processes, rank } => {
-                self.attach(from, region, processes, rank).await
+            RegionRequest::Attach { region, processes, one_writer, rank } => {
+                self.attach(from, region, (processes, one_writer), rank).await
             }
             RegionRequest::Detach { region, failed } => {
                 self.check(region)?;
@@ -159,7 +159,7 @@ impl RegionService {
         &self,
         from: NodeId,
         inode: InodeId,
-        processes: u32,
+        terms: (u32, bool),
         rank: Option<Rank>,
     ) -> Result<RegionReply> {
         self.check(inode)?;
@@ -172,9 +172,9 @@ impl RegionService {
         let mut new = None;
         let region = match regions.get_mut(&inode) {
             Some(region) => region,
-            None => new.insert(Region::new(inode, processes, rank, *barrier)?),
+            None => new.insert(Region::new(inode, terms, rank, *barrier)?),
         };
-        region.attach(from, processes, rank)?;
+        region.attach(from, terms, rank)?;
         let (barrier, sequence, members) = (region.barrier(), region.sequence(), region.members().clone());
         if let Some(new) = new {
             regions.insert(inode, new);

@@ -14,6 +14,8 @@ pub(super) struct Region<W> {
     inode: InodeId,
     /// Number of processes that take part in barriers.
     processes: u32,
+    /// Two nodes never store to the same page between two synchronizations.
+    one_writer: bool,
     /// Number of attached processes of each member.
     attached: BTreeMap<NodeId, u32>,
     members: Members,
@@ -77,7 +79,12 @@ impl<W> Region<W> {
     ///
     /// # Errors
     /// `EINVAL` if no process takes part in it.
-    pub(super) fn new(inode: InodeId, processes: u32, rank: Option<Rank>, barrier: u64) -> Result<Self> {
+    pub(super) fn new(
+        inode: InodeId,
+        (processes, one_writer): (u32, bool),
+        rank: Option<Rank>,
+        barrier: u64,
+    ) -> Result<Self> {
         if processes == 0 {
             let problem = format!("region {inode}: at least one process must take part");
             return Err(Fault::new(Errno::EINVAL, problem));
@@ -85,6 +92,7 @@ impl<W> Region<W> {
         Ok(Self {
             inode,
             processes,
+            one_writer,
             attached: BTreeMap::new(),
             members: Members { version: 0, nodes: RangeSet::new() },
             ranks: rank.map(|rank| Ranks::new(processes, rank.bytes)),
@@ -119,13 +127,22 @@ impl<W> Region<W> {
     }
 
     /// Attaches a process of `node`.
-    pub(super) fn attach(&mut self, node: NodeId, processes: u32, rank: Option<Rank>) -> Result<()> {
+    pub(super) fn attach(
+        &mut self,
+        node: NodeId,
+        (processes, one_writer): (u32, bool),
+        rank: Option<Rank>,
+    ) -> Result<()> {
         if let Some(fault) = &self.broken {
             let problem = format!("cannot attach before all of its processes have detached: {fault}");
             return Err(self.fault(Errno::EPIPE, problem));
         }
         if processes != self.processes {
             let problem = format!("{} processes take part, not {processes}", self.processes);
+            return Err(self.fault(Errno::EINVAL, problem));
+        }
+        if one_writer != self.one_writer {
+            let problem = "some processes expect one writer per page, and others do not";
             return Err(self.fault(Errno::EINVAL, problem));
         }
         let attached: u64 = self.attached.values().copied().map(u64::from).sum();

@@ -67,7 +67,7 @@ impl Bed {
     }
 
     fn attach(&self, node: u32, processes: u32) -> Result<RegionReply> {
-        self.serve(node, RegionRequest::Attach { region: self.region, processes, rank: None })
+        self.serve(node, RegionRequest::Attach { region: self.region, processes, one_writer: false, rank: None })
     }
 
     fn detach(&self, node: u32, failed: bool) -> Result<RegionReply> {
@@ -184,7 +184,7 @@ fn processes_attach_and_detach() {
 #[test]
 fn requests_to_the_wrong_node_or_for_other_views_are_refused() {
     let bed = Bed::new(2);
-    let attach = |region| bed.serve(1, RegionRequest::Attach { region, processes: 1, rank: None });
+    let attach = |region| bed.serve(1, RegionRequest::Attach { region, processes: 1, one_writer: false, rank: None });
     assert_eq!(errno(attach(InodeId::cached(1, 1))), Errno::EINVAL);
     let elsewhere = RegionService::new(RegionParts {
         runtime: bed.world.machine.runtime(),
@@ -193,7 +193,7 @@ fn requests_to_the_wrong_node_or_for_other_views_are_refused() {
         node: NodeId(1),
         meta: bed.world.service(0),
     });
-    let request = RegionRequest::Attach { region: bed.region, processes: 1, rank: None };
+    let request = RegionRequest::Attach { region: bed.region, processes: 1, one_writer: false, rank: None };
     assert_eq!(errno(bed.world.machine.run(elsewhere.serve(NodeId(1), request))), Errno::EPROTO);
     bed.attach(1, 2).unwrap();
     for request in [
@@ -433,7 +433,7 @@ fn processes_of_all_nodes_allocate_different_blocks() {
 
 fn rank(bed: &Bed, node: u32, number: u32, bytes: u64) -> Result<RegionReply> {
     let rank = Some(Rank { number, bytes });
-    bed.serve(node, RegionRequest::Attach { region: bed.region, processes: 3, rank })
+    bed.serve(node, RegionRequest::Attach { region: bed.region, processes: 3, one_writer: false, rank })
 }
 
 /// S50c.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tameike_client::region::{Attachment, RegionFile};
 use tameike_client::vfs::HandleNumber;
 use tameike_core::patch::{PAGE_SIZE, Page};
+use tameike_core::region::{Terms, Tracking};
 use tameike_core::{Errno, Fault, InodeId, Layout, UnitId, View};
 use tameike_io::Runtime;
 use tameike_io::os::runtime::{Promise, Resolver, promise};
@@ -272,8 +273,10 @@ impl Stage {
     pub async fn attach(&self, process: usize) -> Result<Arc<Attachment>, Stop> {
         let Place { node, alone } = self.program.processes[process];
         let Some((views, _)) = self.world.views(node) else { return Err(Stop::NodeFailed) };
-        let (file, count) = (self.file, self.program.processes.len() as u32);
-        let attach = async move { views.regions().attach(file, count, alone).await };
+        let (file, processes) = (self.file, self.program.processes.len() as u32);
+        let tracking = if alone { Tracking::OwnTwins } else { Tracking::Twins };
+        let terms = Terms { processes, one_writer: false, tracking };
+        let attach = async move { views.regions().attach(file, terms).await };
         self.call(node, "attach", attach).await
     }
 

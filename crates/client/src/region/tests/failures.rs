@@ -5,6 +5,7 @@ use crate::fixtures;
 use futures_util::future::{join, join_all};
 use std::pin::pin;
 use std::time::Duration;
+use tameike_core::region::Tracking;
 use tameike_core::{Errno, NodeId};
 use tameike_dsm::control::PageState;
 use tameike_fabric::PeerEvent;
@@ -22,10 +23,10 @@ async fn begin_barrier<'a>(bed: &Bed, process: &'a Process) -> impl Future<Outpu
 fn a_process_may_attach_while_another_of_its_node_is_in_the_barrier() {
     simulate(10, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (early, other) = (bed.attach(0, 3, false).await, bed.attach(1, 3, false).await);
+        let (early, other) = (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
         early.store(5, 1).await;
         let waiting = begin_barrier(&bed, &early).await;
-        let late = bed.attach(0, 3, false).await;
+        let late = bed.attach(0, 3, Tracking::Twins).await;
         late.store(6, 2).await;
         let (first, rest) = join(waiting, join(late.attachment.barrier(), other.attachment.barrier())).await;
         assert_eq!((first, rest), (None, (Ok(()), Ok(()))));
@@ -40,11 +41,11 @@ fn a_process_may_attach_while_another_of_its_node_is_in_the_barrier() {
 fn a_flush_announces_what_a_barrier_has_sent() {
     simulate(11, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (early, other) = (bed.attach(0, 3, false).await, bed.attach(1, 3, false).await);
+        let (early, other) = (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
         assert_eq!(other.load(5).await, 0);
         early.store(5, 1).await;
         let _waiting = begin_barrier(&bed, &early).await;
-        let late = bed.attach(0, 3, false).await;
+        let late = bed.attach(0, 3, Tracking::Twins).await;
         late.attachment.flush().await.expect("flushed");
         other.attachment.update().await.expect("updated");
         assert_eq!(other.load(5).await, 1);
@@ -57,7 +58,7 @@ fn nodes_may_go_on_before_others_have_the_release() {
         simulate(seed, |runtime| async move {
             // A tree of two levels.
             let bed = Bed::new(&runtime, 20, 4);
-            let attached = join_all((0..20).map(|node| bed.attach(node, 20, false))).await;
+            let attached = join_all((0..20).map(|node| bed.attach(node, 20, Tracking::Twins))).await;
             let barriers = attached.iter().map(|process| async {
                 for _ in 0..4 {
                     process.attachment.barrier().await.expect("a barrier");
@@ -74,7 +75,7 @@ fn a_detached_process_ends_barriers_on_its_own_node() {
         let bed = Bed::new(&runtime, 1, 4);
         for (failed, expected) in [(false, Errno::EPIPE), (true, Errno::EOWNERDEAD)] {
             bed.double.begin_region(3);
-            let (one, two) = (bed.attach(0, 2, false).await, bed.attach(0, 2, true).await);
+            let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(0, 2, Tracking::OwnTwins).await);
             let waiting = begin_barrier(&bed, &one).await;
             two.attachment.detach(failed).await.expect("detached");
             assert_eq!(waiting.await, Some(expected));
@@ -89,7 +90,7 @@ fn barriers_that_are_complete_do_not_fail() {
     simulate(13, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
         bed.double.begin_region(5);
-        let process = bed.attach(0, 1, false).await;
+        let process = bed.attach(0, 1, Tracking::Twins).await;
         let node = &bed.nodes[0];
         // A late message about earlier processes of the region.
         node.broken(INODE, 4, false);
@@ -107,7 +108,7 @@ fn a_process_that_is_attaching_learns_of_an_ended_one() {
     simulate(14, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
         let ended = async { bed.nodes[0].broken(INODE, 0, false) };
-        let (process, ()) = join(bed.attach(0, 2, false), ended).await;
+        let (process, ()) = join(bed.attach(0, 2, Tracking::Twins), ended).await;
         let failed = process.attachment.barrier().await;
         assert_eq!(failed.map_err(|fault| fault.errno), Err(Errno::EPIPE));
     });
@@ -121,9 +122,9 @@ fn barriers_fail_with_the_node_of_the_coordinator() {
         let coordinator = fixtures::cluster(2).inode_home(INODE);
         let other = NodeId(1 - coordinator.0);
         let number = other.0 as usize;
-        let process = bed.attach(number, 3, false).await;
+        let process = bed.attach(number, 3, Tracking::Twins).await;
         // The arrival waits for it here. One in flight to the coordinator fails with its call.
-        let _second = bed.attach(number, 3, false).await;
+        let _second = bed.attach(number, 3, Tracking::Twins).await;
         let waiting = begin_barrier(&bed, &process).await;
         let node = &bed.nodes[number];
         node.peer(other, PeerEvent::Failed);
@@ -139,7 +140,7 @@ fn barriers_fail_with_the_node_of_the_coordinator() {
 fn changes_of_a_failed_barrier_are_announced_by_the_next_flush() {
     simulate(15, |runtime| async move {
         let bed = Bed::new(&runtime, 3, 4);
-        let [one, two, three] = [0, 1, 2].map(|node| bed.attach(node, 3, false));
+        let [one, two, three] = [0, 1, 2].map(|node| bed.attach(node, 3, Tracking::Twins));
         let (one, two, three) = (one.await, two.await, three.await);
         assert_eq!(three.load(5).await, 0);
         one.store(5, 1).await;
@@ -156,7 +157,7 @@ fn changes_of_a_failed_barrier_are_announced_by_the_next_flush() {
 fn an_update_waits_for_a_process_that_makes_a_twin() {
     simulate(16, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (writer, reader) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        let (writer, reader) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         assert_eq!(reader.load(5).await, 0);
         let control = &reader.attachment.memory().control;
         let valid = control.load(0);
@@ -176,7 +177,7 @@ fn an_update_waits_for_a_process_that_makes_a_twin() {
 fn a_sum_is_updated_after_a_failed_update() {
     simulate(17, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
-        let process = bed.attach(0, 1, false).await;
+        let process = bed.attach(0, 1, Tracking::Twins).await;
         process.store(100, 9).await;
         process.attachment.fetch_add(8, 3).await.expect("a sum");
         bed.double.fail_reads(true);
@@ -191,7 +192,7 @@ fn a_sum_is_updated_after_a_failed_update() {
 fn each_lock_is_released_once() {
     simulate(18, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
-        let process = bed.attach(0, 1, false).await;
+        let process = bed.attach(0, 1, Tracking::Twins).await;
         for _ in 0..3 {
             assert_eq!(process.attachment.lock(7).await, Ok(false));
             process.attachment.unlock(7).await.expect("unlocked");

@@ -1,27 +1,34 @@
 //! Regions of several nodes over a test double of the homes and the coordinator, with random message delays.
 //!
-//! The processes are simulated: before each access they take the steps that a page fault takes. So a seed decides every event.
+//! The processes are simulated: before each access they take the steps that a page fault takes. So a seed decides every event. Written pages
+//! are recorded by the kernel, in a mapping of the test's process.
 
 mod double;
 mod failures;
 mod random;
 mod window;
 
-use super::{Attachment, RegionFile, Regions};
+use super::{Attachment, ProcessMapping, RegionFile, Regions};
 use crate::data::DataEngine;
 use crate::fixtures;
 use crate::locks::FileLocks;
 use double::{Double, DoubleRpc};
 use futures_util::future::join;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::region::{Terms, Tracking};
 use tameike_core::{Errno, InodeId, Layout};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
-use tameike_dsm::fault::{MappedRegion, Mechanism, PageSource, Step};
+use tameike_dsm::fault::{self, MappedRegion, Mechanism, PageSource, Step};
 use tameike_dsm::memory::RegionMemory;
 use tameike_io::os::arena::Arena;
 use tameike_io::os::mapping::Mapping;
+use tameike_io::os::pagemap::Pagemap;
 use tameike_io::os::simulated::Simulation;
+use tameike_io::os::userfault::Userfault;
 use tameike_io::{Runtime, Slab};
 
 const INODE: InodeId = InodeId(7);
@@ -73,8 +80,9 @@ impl Bed {
         Self { double, nodes, file, runtime: runtime.clone() }
     }
 
-    pub async fn attach(&self, node: usize, processes: u32, alone: bool) -> Process {
-        let attachment = self.nodes[node].attach(self.file, processes, alone).await.expect("attached");
+    pub async fn attach(&self, node: usize, processes: u32, tracking: Tracking) -> Process {
+        let terms = Terms { processes, one_writer: tracking == Tracking::WrittenPages, tracking };
+        let attachment = self.nodes[node].attach(self.file, terms).await.expect("attached");
         Process::new(attachment, self.file.pages, self.runtime.clone())
     }
 }
@@ -86,9 +94,19 @@ impl Process {
         let data = Arena::map(data, pages as usize * PAGE_SIZE).expect("data");
         let copies = descriptors.map(|file| file.try_clone_to_owned().expect("a descriptor"));
         let memory = RegionMemory::map(copies, pages).expect("memory");
-        let mapping = Mapping::private(PAGE_SIZE).expect("an unused mapping");
+        let (mapping, mechanism) = match attachment.tracks_written_pages() {
+            true => fault::map(&memory, Tracking::WrittenPages).expect("the kernel records written pages"),
+            false => (Mapping::private(PAGE_SIZE).expect("an unused mapping"), Mechanism::None),
+        };
+        if let Mechanism::WrittenPages(userfault, pagemap) = &mechanism {
+            let copy = |file: BorrowedFd<'_>| file.try_clone_to_owned().expect("a descriptor");
+            let (userfault, start) = (copy(userfault.descriptor()), userfault.start());
+            let userfault = Userfault::of_process(userfault, start, u64::from(pages) * PAGE_SIZE as u64);
+            let pagemap = Some(Pagemap::of_process(copy(pagemap.descriptor())).expect("a page table"));
+            attachment.mapped(ProcessMapping { userfault: userfault.expect("a userfaultfd"), pagemap });
+        }
         let owner = attachment.owner();
-        let region = MappedRegion::new(memory, (mapping, Mechanism::None), Box::new(NoSource), owner);
+        let region = MappedRegion::new(memory, (mapping, mechanism), Box::new(NoSource), owner);
         Self { attachment, region, data, runtime }
     }
 
@@ -104,7 +122,13 @@ impl Process {
 
     pub async fn store(&self, at: usize, byte: u8) {
         self.bring((at / PAGE_SIZE) as u32, true).await;
-        self.data.copy_in(at, &[byte]);
+        if self.attachment.tracks_written_pages() {
+            // The kernel records it like a store of the process.
+            let memory = File::options().write(true).open("/proc/self/mem").expect("memory of this process");
+            memory.write_all_at(&[byte], (self.region.addresses().start + at) as u64).expect("written");
+        } else {
+            self.data.copy_in(at, &[byte]);
+        }
     }
 
     pub async fn load(&self, at: usize) -> u8 {
@@ -130,7 +154,7 @@ fn simulate<F: Future<Output = ()> + Send + 'static>(seed: u64, test: impl FnOnc
 fn two_nodes_may_write_alternate_bytes_of_a_page() {
     simulate(1, |runtime| async move {
         let bed = Bed::new(&runtime, 2, UNIT_PAGES + 2);
-        let processes = [bed.attach(0, 2, false).await, bed.attach(1, 2, false).await];
+        let processes = [bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await];
         for round in 0..5_u8 {
             for (number, process) in processes.iter().enumerate() {
                 for at in (number..3 * PAGE_SIZE).step_by(2) {
@@ -161,7 +185,7 @@ fn two_nodes_may_write_alternate_bytes_of_a_page() {
 fn pages_that_others_have_changed_are_dropped_and_others_stay() {
     simulate(2, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 10);
-        let (writer, reader) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        let (writer, reader) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         for page in 0..10 {
             assert_eq!(reader.load(page * PAGE_SIZE).await, 0);
         }
@@ -180,7 +204,7 @@ fn pages_that_others_have_changed_are_dropped_and_others_stay() {
 fn a_failed_flush_keeps_the_changes() {
     simulate(3, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
-        let process = bed.attach(0, 1, false).await;
+        let process = bed.attach(0, 1, Tracking::Twins).await;
         process.store(5, 1).await;
         bed.double.fail_patches(true);
         assert_eq!(process.attachment.flush().await.map_err(|fault| fault.errno), Err(Errno::ENOSPC));
@@ -196,7 +220,7 @@ fn a_failed_flush_keeps_the_changes() {
 fn processes_alone_see_each_other_after_barriers_only() {
     simulate(4, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
-        let (one, two) = (bed.attach(0, 2, true).await, bed.attach(0, 2, true).await);
+        let (one, two) = (bed.attach(0, 2, Tracking::OwnTwins).await, bed.attach(0, 2, Tracking::OwnTwins).await);
         one.store(5, 1).await;
         two.store(6, 2).await;
         assert_eq!((two.load(5).await, one.load(6).await), (0, 0));
@@ -209,7 +233,7 @@ fn processes_alone_see_each_other_after_barriers_only() {
 fn a_detached_process_ends_barriers_and_leaves_its_stores() {
     simulate(5, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (one, two) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         two.store(6, 2).await;
         let waiting = one.attachment.barrier();
         let leaving = async {
@@ -233,7 +257,7 @@ fn a_region_larger_than_its_memory_keeps_all_stores() {
         let pages = 4 * UNIT_PAGES;
         let limit = 100;
         let bed = Bed::with_memory(&runtime, 2, pages, limit * PAGE_SIZE as u64);
-        let (one, two) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         for round in 1..3_u8 {
             for page in 0..pages as usize {
                 one.store(page * PAGE_SIZE + page % 7, round).await;
@@ -256,7 +280,7 @@ fn a_region_larger_than_its_memory_keeps_all_stores() {
 fn pages_that_nobody_stores_to_are_not_compared_forever() {
     simulate(12, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 300);
-        let (one, two) = (bed.attach(0, 2, false).await, bed.attach(1, 2, false).await);
+        let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         for page in 0..300 {
             one.store(page * PAGE_SIZE, 1).await;
         }
@@ -287,7 +311,7 @@ fn pages_that_nobody_stores_to_are_not_compared_forever() {
 fn an_eviction_that_cannot_send_changes_keeps_them() {
     simulate(10, |runtime| async move {
         let bed = Bed::with_memory(&runtime, 1, 100, 16 * PAGE_SIZE as u64);
-        let process = bed.attach(0, 1, false).await;
+        let process = bed.attach(0, 1, Tracking::Twins).await;
         for page in 0..7 {
             process.store(page * PAGE_SIZE, 3).await;
         }
@@ -312,11 +336,11 @@ fn an_eviction_that_cannot_send_changes_keeps_them() {
 fn a_process_takes_part_that_attaches_while_another_one_of_its_node_waits() {
     simulate(7, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let one = bed.attach(0, 3, false).await;
+        let one = bed.attach(0, 3, Tracking::Twins).await;
         one.store(5, 1).await;
         let others = async {
             bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
-            let (two, three) = (bed.attach(0, 3, false).await, bed.attach(1, 3, false).await);
+            let (two, three) = (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
             two.store(6, 2).await;
             let both = join(two.attachment.barrier(), three.attachment.barrier()).await;
             assert_eq!(both, (Ok(()), Ok(())));
@@ -340,7 +364,7 @@ fn a_process_that_ends_makes_barriers_of_its_node_fail() {
     for failed in [false, true] {
         simulate(8, move |runtime| async move {
             let bed = Bed::new(&runtime, 1, 4);
-            let (one, two) = (bed.attach(0, 2, false).await, bed.attach(0, 2, false).await);
+            let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(0, 2, Tracking::Twins).await);
             let leaving = async {
                 bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
                 two.attachment.detach(failed).await
@@ -359,7 +383,7 @@ fn sums_at_the_home_are_visible_after_a_barrier_here_too() {
     simulate(6, |runtime| async move {
         let bed = Bed::new(&runtime, 2, UNIT_PAGES + 1);
         let at = UNIT_PAGES as usize * PAGE_SIZE + 8;
-        let processes = [bed.attach(0, 2, false).await, bed.attach(1, 2, false).await];
+        let processes = [bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await];
         for (number, process) in processes.iter().enumerate() {
             // A store of this node to another byte of the page, which the update must keep.
             process.store(at + 100 + number, 9).await;

@@ -1,12 +1,14 @@
 //! Random programs against a model of what SEMANTICS.md allows.
 //!
 //! Between two barriers one node at most stores to each byte (the program has no data races). So the values of a byte have an order, and
-//! a node may see any value from the last one that it must see up to the last one stored.
+//! a node may see any value from the last one that it must see up to the last one stored. With one writer per page, one node at most stores
+//! to each page.
 
 use super::{Bed, Process, simulate};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use tameike_core::region::Tracking;
 use tameike_dsm::control::PAGE_SIZE;
 use tameike_io::Runtime;
 
@@ -73,12 +75,15 @@ impl Model {
         self.bytes.iter().map(|byte| byte.flushed).collect()
     }
 
-    fn barrier(&mut self, draw: impl Fn(usize) -> usize) {
-        for byte in &mut self.bytes {
+    fn barrier(&mut self, one_writer: bool, draw: impl Fn(usize) -> usize) {
+        for place in 0..PLACES {
+            let first = place % PAGES as usize;
+            let writer = if one_writer && place > first { Some(self.bytes[first].writer) } else { None };
+            let byte = &mut self.bytes[place];
             let latest = byte.values.len() - 1;
             byte.flushed = latest;
             byte.oldest.fill(latest);
-            byte.writer = draw(byte.oldest.len());
+            byte.writer = writer.unwrap_or_else(|| draw(byte.oldest.len()));
         }
     }
 }
@@ -89,19 +94,20 @@ fn address(place: usize) -> usize {
     page * PAGE_SIZE + [0, 1, 2, 7, 8, 4094, 4095, 100, 101, 300][place / PAGES as usize]
 }
 
-async fn run_program(runtime: Runtime, nodes: usize, alone: bool) {
+async fn run_program(runtime: Runtime, nodes: usize, tracking: Tracking) {
     let draw = |bound: usize| (runtime.random_u64() % bound as u64) as usize;
     let memory = [u64::MAX, PAGE_SIZE as u64, 4 * PAGE_SIZE as u64][draw(3)];
     let bed = Bed::with_memory(&runtime, nodes as u32, PAGES, memory);
     let count = nodes * 2;
     let mut processes = Vec::new();
     for number in 0..count {
-        processes.push(Arc::new(bed.attach(number / 2, count as u32, alone).await));
+        processes.push(Arc::new(bed.attach(number / 2, count as u32, tracking).await));
     }
     // Processes of a node share a memory, unless each has its own.
+    let (alone, one_writer) = (tracking == Tracking::OwnTwins, tracking == Tracking::WrittenPages);
     let memory_of = |process: usize| if alone { process } else { process / 2 };
     let model = Mutex::new(Model::new(if alone { count } else { nodes }));
-    model.lock().barrier(draw);
+    model.lock().barrier(one_writer, draw);
     for _ in 0..3 + draw(6) {
         let steps = processes.iter().enumerate().map(|(number, process)| {
             let (model, memory) = (&model, memory_of(number));
@@ -116,7 +122,7 @@ async fn run_program(runtime: Runtime, nodes: usize, alone: bool) {
         for result in join_all(arrivals).await {
             result.expect("a barrier");
         }
-        model.lock().barrier(draw);
+        model.lock().barrier(one_writer, draw);
         for (number, process) in processes.iter().enumerate() {
             for _ in 0..draw(20) {
                 let place = draw(PLACES);
@@ -163,7 +169,11 @@ async fn step(process: &Process, memory: usize, model: &Mutex<Model>, draw: impl
 #[test]
 fn random_programs_see_what_the_model_allows() {
     for seed in 0..400 {
-        let (nodes, alone) = (1 + seed as usize % 12, seed % 5 == 4);
-        simulate(seed, move |runtime| run_program(runtime, nodes, alone));
+        let tracking = match seed % 5 {
+            3 => Tracking::WrittenPages,
+            4 => Tracking::OwnTwins,
+            _ => Tracking::Twins,
+        };
+        simulate(seed, move |runtime| run_program(runtime, 1 + seed as usize % 12, tracking));
     }
 }
