@@ -36,6 +36,9 @@ const COUNT_SIZE: usize = 2;
 /// Size of the start and the length of a run, in bytes.
 const RUN_SIZE: usize = 4;
 
+/// The table of the only run of a whole page.
+const WHOLE_TABLE: &[u8] = &[0, 0, PAGE_SIZE.to_le_bytes()[0], PAGE_SIZE.to_le_bytes()[1]];
+
 const WHOLE: u16 = 0;
 const RUNS: u16 = 1;
 const MASKED: u16 = 2;
@@ -88,11 +91,12 @@ impl<'a> PatchWriter<'a> {
         true
     }
 
-    /// Adds a record with all bytes of a page, as [`Self::push`].
-    pub fn push_whole(&mut self, page: u32, after: &Page) -> bool {
+    /// Adds a record with all bytes of a page, which `read` stores in the patch. The result is that of [`Self::push`].
+    pub fn push_whole(&mut self, page: u32, read: impl FnOnce(&mut [u8])) -> bool {
         let has_room = self.begin(page, WHOLE, PAGE_SIZE);
         if has_room {
-            self.put(after);
+            read(&mut self.buffer[self.length..self.length + PAGE_SIZE]);
+            self.length += PAGE_SIZE;
         }
         has_room
     }
@@ -235,16 +239,28 @@ impl PagePatch<'_> {
         matches!(self.content, Content::Whole(_))
     }
 
+    /// The changed bytes with their place in the page, if the record has few runs of them.
+    pub fn runs(&self) -> Option<impl Iterator<Item = (usize, &[u8])>> {
+        let (table, bytes): (&[u8], &[u8]) = match &self.content {
+            Content::Whole(bytes) => (WHOLE_TABLE, *bytes),
+            Content::Runs { table, bytes } => (table, bytes),
+            Content::Masked { .. } => return None,
+        };
+        let mut rest = bytes;
+        Some(runs_of(table).map(move |run| {
+            let (new, more) = rest.split_at(run.len());
+            rest = more;
+            (run.start, new)
+        }))
+    }
+
     /// Changes the bytes of the patch in `page`, and no others.
     pub fn apply(&self, page: &mut Page) {
         match &self.content {
             Content::Whole(bytes) => *page = **bytes,
-            Content::Runs { table, bytes } => {
-                let mut rest = *bytes;
-                for run in runs_of(table) {
-                    let (new, more) = rest.split_at(run.len());
-                    page[run].copy_from_slice(new);
-                    rest = more;
+            Content::Runs { .. } => {
+                for (start, new) in self.runs().into_iter().flatten() {
+                    page[start..start + new.len()].copy_from_slice(new);
                 }
             }
             Content::Masked { mask, bytes } => apply_masked(mask, bytes, page),

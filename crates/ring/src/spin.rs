@@ -4,8 +4,8 @@
 //! time adapts:
 //!
 //! - A wait whose polling was in vain halves the time for the next one, down to zero.
-//! - A wait that slept for less than the maximum polling time restores it.
-//! - With one core, a waiter never polls, as that would keep the other side from running.
+//! - A wait that slept for less than the maximum polling time, and the time of a wake-up, restores it.
+//! - If both sides have one core, a waiter never polls, as that would keep the other side from running.
 //!
 //! With more runnable threads than cores, the poller itself may keep the other side from running. So after polling in vain, the waiter yields
 //! between polls for a number of waits. A compute-bound thread then takes the core for a whole time slice: a waiter that met one does not
@@ -13,12 +13,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tameike_io::os::process::monotonic;
+use tameike_io::os::process::{cores_possible, monotonic};
 
 /// Polls between two reads of the clock.
 const POLLS: u32 = 32;
 /// Minimum polling time that pays.
 const SPIN_MIN: Duration = Duration::from_micros(2);
+
+/// Time of a wake-up on another core of a virtual machine.
+const WAKE_UP: Duration = Duration::from_micros(50);
 
 /// Number of waits with yields after one whose polling was in vain: enough to make up for that one.
 const SHARED: u32 = 32;
@@ -45,10 +48,16 @@ pub(crate) struct Wait {
 }
 
 impl Spin {
-    /// Polls for `limit` at most; never if this process has one core.
-    pub fn new(limit: Duration) -> Self {
-        let is_alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
-        Self::of(if is_alone { Duration::ZERO } else { limit })
+    /// Of an agent, whose threads share its cores: polls for `limit` at most, never if the agent has one core.
+    pub fn of_agent(limit: Duration) -> Self {
+        let has_one_core = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+        Self::of(if has_one_core { Duration::ZERO } else { limit })
+    }
+
+    /// Of a program, which may be pinned to a core: the agent has others. Never polls if the machine has one core.
+    pub fn of_program(limit: Duration) -> Self {
+        let has_one_core = cores_possible().is_ok_and(|cores| cores == 1);
+        Self::of(if has_one_core { Duration::ZERO } else { limit })
     }
 
     fn of(limit: Duration) -> Self {
@@ -109,9 +118,14 @@ impl Spin {
 
     /// Ends a wait that slept.
     pub fn slept(&self, wait: &Wait) {
-        if monotonic() - wait.begun < self.limit {
-            self.set(self.limit);
+        if !self.limit.is_zero() && monotonic() - wait.begun < self.limit + WAKE_UP {
+            self.restore();
         }
+    }
+
+    /// The next wait polls for the maximum time.
+    pub fn restore(&self) {
+        self.set(self.limit);
     }
 
     fn set(&self, time: Duration) {

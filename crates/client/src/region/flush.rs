@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::patch::{Difference, PatchWriter, RECORD_SIZE_MAX, patches};
+use tameike_core::patch::{Difference, PagePatch, PatchWriter, RECORD_SIZE_MAX, patches};
 use tameike_core::ranges::RangeSet;
 use tameike_core::region::Tracking;
 use tameike_core::wire::region::{RegionReply, RegionRequest};
@@ -119,23 +119,35 @@ impl Memory {
         }
     }
 
-    /// The home has the changes: the twins get them.
+    /// The home has the changes.
     fn sent(&self, payload: &[u8], changed: &mut RangeSet) {
-        let (mut page, mut count) = ([0; PAGE_SIZE], 0);
+        let mut count = 0;
         for patch in patches(payload).flatten() {
             let number = patch.page();
-            if self.tracking == Tracking::WrittenPages {
-                self.written.lock().remove(number..number + 1);
-            } else {
-                self.memory.read_twins(number..number + 1, &mut page);
-                patch.apply(&mut page);
-                self.memory.write_twins(u64::from(number) * PAGE_SIZE as u64, &page);
+            match self.tracking {
+                Tracking::WrittenPages => self.written.lock().remove(number..number + 1),
+                Tracking::Twins | Tracking::OwnTwins => self.change_twin(&patch),
             }
             changed.insert(number..number + 1);
             count += 1;
         }
         self.control().count(Counter::PagesFlushed, count);
         self.control().count(Counter::BytesFlushed, payload.len() as u64);
+    }
+}
+
+impl Memory {
+    fn change_twin(&self, patch: &PagePatch<'_>) {
+        let (number, at) = (patch.page(), u64::from(patch.page()) * PAGE_SIZE as u64);
+        match patch.runs() {
+            Some(runs) => runs.for_each(|(start, bytes)| self.memory.write_twins(at + start as u64, bytes)),
+            None => {
+                let mut twin: Page = [0; PAGE_SIZE];
+                self.memory.read_twins(number..number + 1, &mut twin);
+                patch.apply(&mut twin);
+                self.memory.write_twins(at, &twin);
+            }
+        }
     }
 }
 
@@ -217,10 +229,10 @@ impl<'a> Differences<'a> {
             if !(self.is_compared)(word) {
                 continue;
             }
-            memory.read(page..page + 1, &mut data);
             let has_room = if self.memory.tracking == Tracking::WrittenPages {
-                writer.push_whole(page, &data)
+                writer.push_whole(page, |data| memory.read(page..page + 1, data))
             } else {
+                memory.read(page..page + 1, &mut data);
                 memory.read_twins(page..page + 1, &mut twin);
                 let difference = Difference::between(&twin, &data);
                 if word.state() == PageState::Written {

@@ -105,7 +105,9 @@ impl Client {
         self.put_request(claim, request);
         let bit = self.slot(claim).bit();
         if self.hand_over_near(bit) {
-            self.near.waits();
+            if self.near.waits() {
+                self.spin.restore();
+            }
             self.sleep(claim, None)?;
         } else {
             self.announce(bit);
@@ -189,8 +191,9 @@ impl Client {
 
     /// Waits for the reply until `until` on the monotonic clock; returns true if it is there.
     pub(super) fn wait(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
-        let Err(wait) = self.spin.poll(|| self.is_answered(claim)) else { return Ok(true) };
-        self.near.polled_in_vain();
+        let polled = self.spin.poll(|| self.is_answered(claim));
+        self.near.polled(polled.is_err());
+        let Err(wait) = polled else { return Ok(true) };
         let is_there = self.sleep(claim, until)?;
         if is_there {
             self.spin.slept(&wait);

@@ -140,7 +140,7 @@ impl<H: Handler> Server<H> {
             granted,
             watch: Watch::new(names.notice().clone()),
             names,
-            spin: Spin::new(SPIN),
+            spin: Spin::of_agent(SPIN),
             epoll,
             wakeup: Arc::new(wakeup),
             programs: Mutex::new(Programs { programs: BTreeMap::new(), last: 0 }),

@@ -15,6 +15,9 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Generation, Result, UnitId, View};
 use tameike_io::Payload;
 
+/// Largest number of blocks between two runs that an edit stores as one.
+const GAP_MAX: usize = 8;
+
 /// A locked unit under change. Dropped without [`Change::commit`], it leaves the unit unchanged.
 pub(super) struct Change<'a> {
     store: &'a ExtentStore,
@@ -245,11 +248,28 @@ impl Change<'_> {
                 frame[gap.start as usize..gap.end as usize].fill(0);
             }
         }
+        let mut blocks = blocks.clone();
+        for gap in self.small_gaps(&blocks) {
+            let (filled, result) = self.store.read_blocks(self.unit, &self.record, &gap, frame).await;
+            frame = filled;
+            // Damaged blocks stay as they are.
+            if result.is_ok() {
+                blocks.insert(gap);
+            }
+        }
         let result = edit(&mut frame);
         let payload = Payload::new(Arc::new(frame), 0..blocks.end() * BLOCK);
-        self.store_all(blocks, 0, &payload).await?;
+        self.store_all(&blocks, 0, &payload).await?;
         blocks.iter().for_each(|blocks| self.record.held.insert(bytes_of(&blocks)));
         Ok(result)
+    }
+
+    /// Gaps between blocks to be stored that have data: to store them as well costs less than separate runs do.
+    fn small_gaps(&self, blocks: &RangeSet) -> Vec<Range<u32>> {
+        let runs = || blocks.iter();
+        let gaps = runs().zip(runs().skip(1)).map(|(run, next)| run.end..next.start);
+        let is_small = |gap: &Range<u32>| gap.len() <= GAP_MAX && self.record.held.contains(&bytes_of(gap));
+        gaps.filter(is_small).collect()
     }
 
     /// Stores `blocks`; the payload has the bytes of the unit from byte `first` on.

@@ -44,6 +44,27 @@ fn a_patch_keeps_other_bytes_and_fills_holes_with_zeros() {
 }
 
 #[test]
+fn a_patch_of_many_pages_keeps_the_pages_and_holes_between_them() {
+    let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
+    let store = world.open();
+    let mut bytes = pattern(5, 40 * PAGE_SIZE);
+    world.write(&store, shared(1), 0, &bytes).unwrap();
+    let tail = pattern(6, 3 * PAGE_SIZE);
+    world.write(&store, shared(1), 47 * PAGE_SIZE as u32, &tail).unwrap();
+    let pages = [0, 2, 3, 9, 30, 39, 43, 47, 49];
+    let records = pages.map(|page| (256 + page, vec![(page as usize, 200)]));
+    patch(&world, &store, shared(1), &patch_of(&records)).unwrap();
+    bytes.resize(47 * PAGE_SIZE, 0);
+    bytes.extend(tail);
+    pages.into_iter().for_each(|page| bytes[page as usize * PAGE_SIZE + page as usize] = 200);
+    let is_hole = |page| (40..47).contains(&page) && page != 43;
+    let expected: Vec<_> = (0..).zip(bytes).map(|(at, byte)| (!is_hole(at / PAGE_SIZE)).then_some(byte)).collect();
+    assert!(world.read(&store, shared(1), 0..50 * PAGE_SIZE as u32, 1).unwrap() == expected);
+    assert_eq!(store.space(View::JobShared).used, 44 * PAGE_SIZE as u64);
+    world.rest_and_check(&store);
+}
+
+#[test]
 fn concurrent_patches_and_additions_all_take_effect() {
     for seed in 0..20 {
         let world = World::new(seed, 8 << 20, [0, 8 * MIB, 0]);
