@@ -29,35 +29,18 @@ output=$(cd "$output" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/shared"
+# shellcheck source=bench/dsm/common.sh
+. "$repository/bench/dsm/common.sh"
 
 # Compiles all programs with the same optimization.
 build() {
-    local kernel flags
-    if [ -n "${LIBRARY_DIR:-}" ]; then
-        flags=(-I"$repository/crates/capi/include" -L"$LIBRARY_DIR" -Wl,-rpath,"$LIBRARY_DIR" -ltameike)
-    else
-        read -ra flags <<<"$(pkg-config --cflags --libs tameike)"
-    fi
+    local kernel
     for kernel in matmul heat; do
-        cc -O3 "$repository/examples/dsm/$kernel.c" -o "$work/$kernel" "${flags[@]}"
+        compile "examples/dsm/$kernel.c" "$work/$kernel"
         mpicc -O3 "$repository/bench/dsm/${kernel}_mpi.c" -o "$work/${kernel}_mpi"
         [ -z "${ARGO:-}" ] || mpic++ -std=c++17 -O3 -I"$ARGO/include/argo" "$repository/bench/dsm/${kernel}_argo.cpp" \
             -o "$work/${kernel}_argo" -L"$ARGO/lib" -Wl,-rpath,"$ARGO/lib" -largo -largobackend-mpi
     done
-}
-
-# region NODES FABRIC PROGRAM ARGUMENT...: one process for each node, in a new job.
-region() {
-    # The job's shell expands its own variables.
-    # shellcheck disable=SC2016
-    tameike run --local "$1" --fabric "$2" --shared "$work/shared" -- bash -c '
-        nodes=$1 program=$2 processes=()
-        shift 2
-        for ((rank = 0; rank < nodes; rank++)); do
-            tameike exec --node "$rank" -- taskset -c "$rank" "$program" "$TAMEIKE_SHARED/region" "$@" "$rank" "$nodes" ${options:-} &
-            processes+=($!)
-        done
-        for process in "${processes[@]}"; do wait "$process" || exit; done' bash "$1" "${@:3}" 2>>"$work/errors"
 }
 
 # mpi PROCESSES TRANSPORT PROGRAM ARGUMENT...: without the window component for shared memory, so that windows use the transport too.

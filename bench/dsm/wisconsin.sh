@@ -30,12 +30,9 @@ trap 'rm -rf "$work" "$tables"' EXIT
 mkdir "$work/shared"
 export program=$work/wisconsin
 
-if [ -n "${LIBRARY_DIR:-}" ]; then
-    flags=(-I"$repository/crates/capi/include" -L"$LIBRARY_DIR" -Wl,-rpath,"$LIBRARY_DIR" -ltameike)
-else
-    read -ra flags <<<"$(pkg-config --cflags --libs tameike)"
-fi
-cc -O3 "$repository/examples/dsm/wisconsin.c" -o "$program" "${flags[@]}"
+# shellcheck source=bench/dsm/common.sh
+. "$repository/bench/dsm/common.sh"
+compile examples/dsm/wisconsin.c "$program"
 
 # Reads lines of the program, and adds them to raw.csv: record REPETITION VARIANT...; the runs of a query have these variants in turn.
 record() {

@@ -31,6 +31,13 @@
 // variable TAMEIKE_DSM is "mprotect".
 #define TAMEIKE_DSM_MPROTECT 1
 
+// Flag of tameike_dsm_create() and tameike_dsm_attach(), which all processes of the region must pass or none: two nodes never store to the
+// same page of 4096 bytes, unless there is a barrier in between, or a flush on the first node and then an update on the second one. Stores
+// cost less then: the kernel records which pages are written to (Linux 6.7; older kernels ignore the flag), and whole pages are sent. An
+// update copies changes of others into all pages that the node has, and the pages are not evicted. Nobody may store to a page with a number
+// of tameike_dsm_fetch_add(). If a process is killed, its stores since its last flush or barrier are not in the file.
+#define TAMEIKE_DSM_ONE_WRITER 2
+
 // Comparison of tameike_win_wait_until() and tameike_win_test(): the word is equal to the value.
 #define TAMEIKE_WIN_EQ 0
 
@@ -169,7 +176,7 @@ typedef struct {
   uint64_t pages_evicted;
   // Number of pages of the region.
   uint64_t pages;
-  // How accesses are detected: TAMEIKE_DSM_MPROTECT, or 0 for userfaultfd.
+  // How accesses are detected: TAMEIKE_DSM_MPROTECT, or TAMEIKE_DSM_ONE_WRITER if the kernel records written pages, or 0.
   uint32_t mechanism;
 } tameike_dsm_counters;
 
@@ -383,11 +390,11 @@ int tameike_agg_closedir(tameike_agg_list *list);
 // change the same byte in between, one of the values stays.
 //
 // `processes` is the number of processes that take part in barriers; all must pass the same. With 0, it is the number of ranks according to
-// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0 or TAMEIKE_DSM_MPROTECT.
+// the environment of Open MPI, MPICH, PMIx or Slurm, or else 1. `flags` is 0, or TAMEIKE_DSM_MPROTECT or TAMEIKE_DSM_ONE_WRITER, or both.
 //
 // Returns 0 or a negative errno: -EEXIST if the file has another size, -EINVAL for a size of 0 or above 16 TiB, -ENOSPC, -EOPNOTSUPP
 // without an agent or outside the job-shared view, -EBUSY if all processes are attached, or the kernel of this node has the file open, -EINVAL
-// if others have passed another number of processes, and -EPIPE if a process of the region has ended and others are still attached after
+// if others have passed another number of processes or TAMEIKE_DSM_ONE_WRITER differently, and -EPIPE if a process of the region has ended and others are still attached after
 // 5 seconds.
 int tameike_dsm_create(const char *path,
                        uint64_t size,

@@ -4,11 +4,13 @@
 //!   processes (`tameike-bench rank`), which it starts on the nodes of the target.
 //! - `slow-server` gives a run a disk of limited speed.
 //! - `noise` measures the slowdown of a program that computes beside agents, `profile` the functions that agents spend time in.
+//! - `dsm` measures shared memory regions.
 //! - `picture` draws the measurements of `tameike bench net`.
 #![forbid(unsafe_code)]
 
 mod clock;
 mod coordinator;
+mod dsm;
 mod latency;
 mod noise;
 mod options;
@@ -33,6 +35,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
         Command::Run(options) => suite::run(&options),
+        Command::Dsm(options) => dsm::run(&options),
         Command::Noise(options) => noise::run(&options),
         Command::Profile(options) => profile::run(&options),
         Command::Picture(options) => picture::run(&options),

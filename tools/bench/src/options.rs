@@ -21,6 +21,8 @@ pub enum Command {
     Run(Box<RunOptions>),
     /// Measure the slowdown of a program that computes beside agents.
     Noise(NoiseOptions),
+    /// Measure shared memory regions: single accesses, programs beside MPI and ArgoDSM, and database queries (bench/dsm/README.md).
+    Dsm(DsmOptions),
     /// Draw flame graphs of the agents, with `perf`.
     Profile(ProfileOptions),
     /// Print the picture (SVG) of what `tameike bench net --json` measured.
@@ -232,6 +234,20 @@ pub struct ProfileOptions {
     pub name: String,
     #[command(flatten)]
     pub report: ReportOptions,
+}
+
+/// Options of `dsm`.
+#[derive(Debug, Args)]
+pub struct DsmOptions {
+    /// Directory of the reports.
+    #[arg(long)]
+    pub output: PathBuf,
+    /// Repetitions of each measurement.
+    #[arg(long, default_value_t = 5)]
+    pub repetitions: u32,
+    /// Also run the queries, beside a file in this directory of a disk.
+    #[arg(long)]
+    pub disk: Option<PathBuf>,
 }
 
 /// Options of `picture`.
