@@ -21,7 +21,9 @@ impl Tracking {
 
     /// The tracking of a number in a message.
     pub fn decode(number: u64) -> Option<Self> {
-        [Self::Twins, Self::OwnTwins, Self::WrittenPages].into_iter().find(|tracking| tracking.encode() == number)
+        [Self::Twins, Self::OwnTwins, Self::WrittenPages]
+            .into_iter()
+            .find(|tracking| tracking.encode() == number)
     }
 }
 

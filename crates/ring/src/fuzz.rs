@@ -97,7 +97,14 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("make-dir", Request::MakeDir { path, mode: 0o755 }),
         ("rename", Request::Rename { from: path, to: Path { size: 4, ..path }, flags: 1 }),
         ("hand-over", Request::HandOver { handle: 5 }),
-        ("region-open", Request::RegionOpen { handle: 5, terms: Terms { processes: 8, one_writer: true, tracking: Tracking::WrittenPages }, reserve: true }),
+        (
+            "region-open",
+            Request::RegionOpen {
+                handle: 5,
+                terms: Terms { processes: 8, one_writer: true, tracking: Tracking::WrittenPages },
+                reserve: true,
+            },
+        ),
         ("region-mapped", Request::RegionMapped { region: 2, address: 0x7f00_0000_0000 }),
         ("region-fetch", Request::RegionFetch { region: 2, page: 1000, write: true }),
         ("region-flush", Request::RegionFlush { region: 2 }),

@@ -26,11 +26,7 @@ impl RingRegions {
     }
 
     /// Attaches a program of this node.
-    pub(super) async fn attach(
-        &self,
-        file: RegionFile,
-        terms: Terms,
-    ) -> Result<Arc<Attachment>> {
+    pub(super) async fn attach(&self, file: RegionFile, terms: Terms) -> Result<Arc<Attachment>> {
         self.regions.attach(file, terms).await
     }
 
@@ -104,8 +100,9 @@ async fn about(region: &Attachment, request: Request, passed: VecDeque<OwnedFd>)
 
 fn set_mapped(region: &Attachment, mut passed: VecDeque<OwnedFd>, address: u64) -> Result<()> {
     let failed = |error| Fault::from_os("taking the page faults of a program", &error);
-    let mut take =
-        |what| passed.pop_front().ok_or_else(|| Fault::new(Errno::EBADF, format!("the program has sent no {what}")));
+    let mut take = |what| {
+        passed.pop_front().ok_or_else(|| Fault::new(Errno::EBADF, format!("the program has sent no {what}")))
+    };
     let size = u64::from(region.memory().pages()) * BLOCK_SIZE as u64;
     let userfault = Userfault::of_process(take("userfaultfd")?, address, size).map_err(failed)?;
     let pagemap = match region.tracks_written_pages() {

@@ -249,7 +249,9 @@ fn region_faults() -> Check {
     let name = "page faults of shared memory regions";
     let written = match try_out(Tracking::WrittenPages) {
         Ok(()) => "with one writer per page, the kernel records stores".into(),
-        Err(error) => format!("with one writer per page, pages are compared (PAGEMAP_SCAN of Linux 6.7: {error})"),
+        Err(error) => {
+            format!("with one writer per page, pages are compared (PAGEMAP_SCAN of Linux 6.7: {error})")
+        }
     };
     match try_out(Tracking::Twins) {
         Ok(()) => Check::ok(name, format!("userfaultfd; {written}")),

@@ -42,12 +42,7 @@ fn checksum(site: &Site, program: &Path, arguments: &str, processes: u32) -> Str
     checksum_with(site, program, (arguments, ""), processes)
 }
 
-fn checksum_with(
-    site: &Site,
-    program: &Path,
-    (arguments, options): (&str, &str),
-    processes: u32,
-) -> String {
+fn checksum_with(site: &Site, program: &Path, (arguments, options): (&str, &str), processes: u32) -> String {
     let text = run(site, program, (&format!("\"$region\" {arguments}"), options), processes);
     let (seconds, checksum) = text.trim().split_once(' ').expect("two words");
     assert!(seconds.parse::<f64>().is_ok_and(|seconds| seconds > 0.0), "{text}");
@@ -96,7 +91,8 @@ fn single_accesses_are_measured_with_the_right_data() {
     let program = kit.compile(&source("../bench/dsm/micro.c"), "micro");
     for processes in [1, 2] {
         let text = run(&site, &program, ("\"$region\" 600 2", ""), processes);
-        for operation in ["read-fault", "write-fault", "flush-bytes", "sequential-reads", "barrier", "put-8"] {
+        for operation in ["read-fault", "write-fault", "flush-bytes", "sequential-reads", "barrier", "put-8"]
+        {
             let lines = text.lines().filter(|line| line.starts_with(&format!("{operation},"))).count();
             assert_eq!(lines, 2, "{operation}: {text}");
         }

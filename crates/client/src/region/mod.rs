@@ -215,7 +215,8 @@ impl Regions {
         let Terms { processes, one_writer, tracking } = terms;
         let _attaching = self.begin_attach(region);
         let rank = window.map(|(shape, rank)| shape.rank(rank));
-        let attached = self.parts.ask(region, RegionRequest::Attach { region, processes, one_writer, rank }).await?;
+        let attached =
+            self.parts.ask(region, RegionRequest::Attach { region, processes, one_writer, rank }).await?;
         let RegionReply::Attached { barrier: number, sequence, members: _ } = attached else {
             return Err(unexpected_reply(&attached));
         };
@@ -255,7 +256,8 @@ impl Regions {
         let shared = if tracking == Tracking::OwnTwins { None } else { region.shared.upgrade() };
         let memory = match shared {
             Some(memory) if memory.tracking != tracking => {
-                let why = "the kernel reports written pages to some processes of this node, and not to others";
+                let why =
+                    "the kernel reports written pages to some processes of this node, and not to others";
                 return Err(Fault::new(Errno::EINVAL, format!("region {}: {why}", file.inode)));
             }
             Some(memory) => memory,

@@ -134,7 +134,8 @@ impl Memory {
             self.store_changes(number, &changed, home);
             let start = u64::from(number) * PAGE_SIZE as u64;
             for run in changed.runs() {
-                self.memory.write_twins(start + u64::from(run.start), &home[run.start.into()..run.end.into()]);
+                self.memory
+                    .write_twins(start + u64::from(run.start), &home[run.start.into()..run.end.into()]);
             }
             self.control().count(Counter::PagesMerged, 1);
         }

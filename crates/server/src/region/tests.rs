@@ -67,7 +67,10 @@ impl Bed {
     }
 
     fn attach(&self, node: u32, processes: u32) -> Result<RegionReply> {
-        self.serve(node, RegionRequest::Attach { region: self.region, processes, one_writer: false, rank: None })
+        self.serve(
+            node,
+            RegionRequest::Attach { region: self.region, processes, one_writer: false, rank: None },
+        )
     }
 
     fn detach(&self, node: u32, failed: bool) -> Result<RegionReply> {
@@ -184,7 +187,8 @@ fn processes_attach_and_detach() {
 #[test]
 fn requests_to_the_wrong_node_or_for_other_views_are_refused() {
     let bed = Bed::new(2);
-    let attach = |region| bed.serve(1, RegionRequest::Attach { region, processes: 1, one_writer: false, rank: None });
+    let attach =
+        |region| bed.serve(1, RegionRequest::Attach { region, processes: 1, one_writer: false, rank: None });
     assert_eq!(errno(attach(InodeId::cached(1, 1))), Errno::EINVAL);
     let elsewhere = RegionService::new(RegionParts {
         runtime: bed.world.machine.runtime(),

@@ -37,6 +37,9 @@ struct State {
     broken: bool,
     failing_patches: bool,
     failing_reads: bool,
+    /// The list of changes names all pages every other time.
+    is_coarse: bool,
+    lists: u64,
     locks: (u32, u32),
     /// Nodes of the ranks of a window.
     ranks: BTreeMap<u32, NodeId>,
@@ -61,6 +64,11 @@ impl Double {
 
     pub fn set_nodes(&self, nodes: &[Arc<Regions>]) {
         *self.nodes.lock() = nodes.iter().map(Arc::downgrade).collect();
+    }
+
+    /// From now on, every other list of changes names all pages.
+    pub fn make_coarse(&self) {
+        self.state.lock().is_coarse = true;
     }
 
     /// Processes may attach to a new region, with this number of its first barrier.
@@ -122,8 +130,9 @@ impl Double {
         }
     }
 
-    fn changes(state: &State, after: u64) -> Changes {
-        if after < state.since {
+    fn changes(state: &mut State, after: u64) -> Changes {
+        state.lists += 1;
+        if after < state.since || state.is_coarse && state.lists.is_multiple_of(2) {
             return Changes::Any;
         }
         let later = state.log.iter().filter(|(sequence, _)| *sequence > after);
@@ -176,7 +185,7 @@ impl Double {
                 Ok(RegionReply::Published(sequence))
             }
             RegionRequest::Changes { after, .. } => {
-                let (sequence, changes) = (state.sequence, Self::changes(&state, after));
+                let (sequence, changes) = (state.sequence, Self::changes(&mut state, after));
                 Ok(RegionReply::Changes { sequence, changes, failed: state.broken })
             }
             RegionRequest::Arrive(_) => unreachable!("served above"),

@@ -23,7 +23,8 @@ async fn begin_barrier<'a>(bed: &Bed, process: &'a Process) -> impl Future<Outpu
 fn a_process_may_attach_while_another_of_its_node_is_in_the_barrier() {
     simulate(10, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (early, other) = (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
+        let (early, other) =
+            (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
         early.store(5, 1).await;
         let waiting = begin_barrier(&bed, &early).await;
         let late = bed.attach(0, 3, Tracking::Twins).await;
@@ -41,7 +42,8 @@ fn a_process_may_attach_while_another_of_its_node_is_in_the_barrier() {
 fn a_flush_announces_what_a_barrier_has_sent() {
     simulate(11, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (early, other) = (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
+        let (early, other) =
+            (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
         assert_eq!(other.load(5).await, 0);
         early.store(5, 1).await;
         let _waiting = begin_barrier(&bed, &early).await;
@@ -75,7 +77,8 @@ fn a_detached_process_ends_barriers_on_its_own_node() {
         let bed = Bed::new(&runtime, 1, 4);
         for (failed, expected) in [(false, Errno::EPIPE), (true, Errno::EOWNERDEAD)] {
             bed.double.begin_region(3);
-            let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(0, 2, Tracking::OwnTwins).await);
+            let (one, two) =
+                (bed.attach(0, 2, Tracking::Twins).await, bed.attach(0, 2, Tracking::OwnTwins).await);
             let waiting = begin_barrier(&bed, &one).await;
             two.attachment.detach(failed).await.expect("detached");
             assert_eq!(waiting.await, Some(expected));
@@ -157,7 +160,8 @@ fn changes_of_a_failed_barrier_are_announced_by_the_next_flush() {
 fn an_update_waits_for_a_process_that_makes_a_twin() {
     simulate(16, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let (writer, reader) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
+        let (writer, reader) =
+            (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         assert_eq!(reader.load(5).await, 0);
         let control = &reader.attachment.memory().control;
         let valid = control.load(0);

@@ -185,7 +185,8 @@ fn two_nodes_may_write_alternate_bytes_of_a_page() {
 fn pages_that_others_have_changed_are_dropped_and_others_stay() {
     simulate(2, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 10);
-        let (writer, reader) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
+        let (writer, reader) =
+            (bed.attach(0, 2, Tracking::Twins).await, bed.attach(1, 2, Tracking::Twins).await);
         for page in 0..10 {
             assert_eq!(reader.load(page * PAGE_SIZE).await, 0);
         }
@@ -220,7 +221,8 @@ fn a_failed_flush_keeps_the_changes() {
 fn processes_alone_see_each_other_after_barriers_only() {
     simulate(4, |runtime| async move {
         let bed = Bed::new(&runtime, 1, 4);
-        let (one, two) = (bed.attach(0, 2, Tracking::OwnTwins).await, bed.attach(0, 2, Tracking::OwnTwins).await);
+        let (one, two) =
+            (bed.attach(0, 2, Tracking::OwnTwins).await, bed.attach(0, 2, Tracking::OwnTwins).await);
         one.store(5, 1).await;
         two.store(6, 2).await;
         assert_eq!((two.load(5).await, one.load(6).await), (0, 0));
@@ -340,7 +342,8 @@ fn a_process_takes_part_that_attaches_while_another_one_of_its_node_waits() {
         one.store(5, 1).await;
         let others = async {
             bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
-            let (two, three) = (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
+            let (two, three) =
+                (bed.attach(0, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
             two.store(6, 2).await;
             let both = join(two.attachment.barrier(), three.attachment.barrier()).await;
             assert_eq!(both, (Ok(()), Ok(())));
@@ -364,7 +367,8 @@ fn a_process_that_ends_makes_barriers_of_its_node_fail() {
     for failed in [false, true] {
         simulate(8, move |runtime| async move {
             let bed = Bed::new(&runtime, 1, 4);
-            let (one, two) = (bed.attach(0, 2, Tracking::Twins).await, bed.attach(0, 2, Tracking::Twins).await);
+            let (one, two) =
+                (bed.attach(0, 2, Tracking::Twins).await, bed.attach(0, 2, Tracking::Twins).await);
             let leaving = async {
                 bed.runtime.sleep(std::time::Duration::from_secs(1)).await;
                 two.attachment.detach(failed).await

@@ -98,6 +98,9 @@ async fn run_program(runtime: Runtime, nodes: usize, tracking: Tracking) {
     let draw = |bound: usize| (runtime.random_u64() % bound as u64) as usize;
     let memory = [u64::MAX, PAGE_SIZE as u64, 4 * PAGE_SIZE as u64][draw(3)];
     let bed = Bed::with_memory(&runtime, nodes as u32, PAGES, memory);
+    if draw(2) == 0 {
+        bed.double.make_coarse();
+    }
     let count = nodes * 2;
     let mut processes = Vec::new();
     for number in 0..count {

@@ -58,7 +58,8 @@ fn a_patch_of_many_pages_keeps_the_pages_and_holes_between_them() {
     bytes.extend(tail);
     pages.into_iter().for_each(|page| bytes[page as usize * PAGE_SIZE + page as usize] = 200);
     let is_hole = |page| (40..47).contains(&page) && page != 43;
-    let expected: Vec<_> = (0..).zip(bytes).map(|(at, byte)| (!is_hole(at / PAGE_SIZE)).then_some(byte)).collect();
+    let expected: Vec<_> =
+        (0..).zip(bytes).map(|(at, byte)| (!is_hole(at / PAGE_SIZE)).then_some(byte)).collect();
     assert!(world.read(&store, shared(1), 0..50 * PAGE_SIZE as u32, 1).unwrap() == expected);
     assert_eq!(store.space(View::JobShared).used, 44 * PAGE_SIZE as u64);
     world.rest_and_check(&store);
