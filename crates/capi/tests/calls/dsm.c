@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, THREADS = 4 };
+enum { PAGE = 4096, THREADS = 4, SURVIVED_PAGES = 64 };
 
 static int fail(const char *what, long found) {
     printf("not so: %s: %ld\n", what, found);
@@ -497,6 +497,49 @@ static int lost(char **arguments) {
     return failed == (rank == 1 ? UNITS : UNITS / 2) ? 0 : fail("failed accesses", failed);
 }
 
+static char *volatile first_byte;
+
+/* The end of a process that has accessed a page whose home or agent has failed. */
+static void end(int signal, siginfo_t *fault, void *context) {
+    (void)signal, (void)context;
+    ptrdiff_t at = (char *)fault->si_addr - first_byte;
+    _exit(at >= 0 && at < SURVIVED_PAGES * PAGE ? 0 : 3);
+}
+
+/* `survive PATH RANK MECHANISM DIR`: two processes share a region until the other one or an agent fails. DIR/ready.RANK gets the number of
+ * the process. It ends with 0 if no byte was wrong until then, and no call took 10 seconds. */
+static int survive(char **arguments) {
+    int rank = atoi(arguments[1]);
+    unsigned flags = mechanism(arguments[2]);
+    char ready[4096];
+    struct sigaction action = {.sa_sigaction = end, .sa_flags = SA_SIGINFO};
+    EQUAL(sigaction(SIGBUS, &action, NULL), 0);
+    tameike_dsm *region;
+    EQUAL(tameike_dsm_create(arguments[0], SURVIVED_PAGES * PAGE, 2, flags, &region), 0);
+    first_byte = tameike_dsm_address(region);
+    snprintf(ready, sizeof ready, "%s/ready.%d", arguments[3], rank);
+    for (int round = 0;; round++) {
+        struct part part = {(unsigned char *)first_byte, SURVIVED_PAGES * PAGE, 0, rank, 2, round, 0};
+        alarm(10);
+        in_threads(flags == TAMEIKE_DSM_ONE_WRITER ? store_pages : store, part);
+        int failed = tameike_dsm_barrier(region);
+        if (failed == 0) {
+            EQUAL(in_threads(check, part), 0);
+            failed = tameike_dsm_barrier(region);
+        }
+        if (failed != 0) {
+            EQUAL(failed == -EOWNERDEAD || failed == -EHOSTDOWN || failed == -EIO || failed == -EPIPE, 1);
+            alarm(10);
+            tameike_dsm_detach(region);
+            return 0;
+        }
+        if (round == 0) {
+            FILE *file = fopen(ready, "w");
+            EQUAL(file != NULL && fprintf(file, "%d\n", getpid()) > 0 && fclose(file) == 0, 1);
+        }
+    }
+}
+
 /* Moves bytes between absent pages of a region and the kernel by calls of all kinds; returns the number of calls that failed. */
 static int move_by_calls(char *bytes) {
     enum { SIZE = 2 * PAGE };
@@ -606,7 +649,8 @@ int main(int count, char **arguments) {
                  {"fork", 1, in_child},   {"transfers", 2, transfers}, {"unavailable", 1, unavailable},
                  {"calls", 2, calls},     {"again", 3, again},         {"reported", 1, reported},
                  {"blocks", 3, blocks},   {"quiet", 4, quiet},
-                 {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost}};
+                 {"locked", 4, locked},   {"owner", 2, owner},         {"lost", 3, lost},
+                 {"survive", 4, survive}};
     for (size_t task = 0; task < sizeof tasks / sizeof *tasks; task++)
         if (count > 1 && strcmp(arguments[1], tasks[task].name) == 0 && count == 2 + tasks[task].arguments)
             return tasks[task].run(arguments + 2);

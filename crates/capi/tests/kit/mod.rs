@@ -56,7 +56,9 @@ impl Kit {
     fn link(&self, compiler: &mut Command, name: &str) -> PathBuf {
         let (program, place) = (self.dir.path().join(name), self.dir.path().display());
         compiler.args(["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&program);
-        compiler.args([format!("-L{place}"), "-ltameike".to_owned(), format!("-Wl,-rpath,{place}")]);
+        // Copies of program and library in another directory work as well.
+        let rpath = format!("-Wl,-rpath,{place}:$ORIGIN");
+        compiler.args([format!("-L{place}"), "-ltameike".to_owned(), rpath]);
         let built = compiler.output().expect("a compiler");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         program

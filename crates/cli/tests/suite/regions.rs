@@ -1,12 +1,15 @@
 //! Shared memory regions of C programs on several nodes.
 
 use crate::kit::Kit;
-use crate::support::jobs::{Background, code_of_recovery, new_job, wait_for};
-use crate::support::{Site, assert_code, out, shown, succeed, utf8};
+use crate::support::jobs::{Background, Random, code_of_recovery, new_job, seed, signal, sleep_ms, wait_for};
+use crate::support::{Site, assert_code, is_soak, out, shown, succeed, utf8};
+use std::fs;
 use std::path::Path;
 
-/// Mechanisms by which a process detects accesses.
+/// Mechanisms by which a process detects accesses to pages that several nodes write to.
 const MECHANISMS: [&str; 2] = ["userfaultfd", "mprotect"];
+/// All mechanisms.
+const ALL_MECHANISMS: [&str; 3] = ["userfaultfd", "mprotect", "one-writer"];
 
 /// Memory of a node for a region.
 #[derive(Clone, Copy)]
@@ -283,4 +286,50 @@ fn calls_and_accesses_fail_after_the_failure_of_an_agent() {
     assert!(out(&output).contains("both ended"), "{}", shown(&output));
     let recovered = site.tameike(&["recover", "--job", &job.name]).output().expect("it starts");
     assert_code(&recovered, code_of_recovery(&shown(&recovered)));
+}
+
+/// Kills a process, or the agent of a node, while two processes share a region. The other one sees only right bytes, and an error soon.
+fn kill_at(moment: u64, kills_agent: bool) {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    let (site, job) = new_job("killed");
+    let (dir, mechanism) = (utf8(site.plain()), ALL_MECHANISMS[moment as usize % 3]);
+    let start = |rank| {
+        let run = format!("{} survive $TAMEIKE_SHARED/region {rank} {mechanism} {dir}", program.display());
+        format!("tameike exec --node {rank} -- sh -c '{run}; echo $? > {dir}/ended.{rank}' &\n")
+    };
+    let script = format!("{}{}wait", start(0), start(1));
+    let ready = |rank| site.plain().join(format!("ready.{rank}"));
+    let options = ["--job", &job.name, "--keep-going"];
+    let running = Background::start_until(&mut site.job(2, &options, &script), &ready(0));
+    let text =
+        wait_for("a process", || fs::read_to_string(ready(1)).ok().filter(|text| text.ends_with('\n')));
+    sleep_ms(moment);
+    let killed =
+        if kills_agent { job.kill_agent(1) } else { signal(text.trim().parse().expect("a number"), "KILL") };
+    assert!(killed);
+    let ended = |rank| {
+        let path = site.plain().join(format!("ended.{rank}"));
+        wait_for("the end of a process", || {
+            fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))
+        })
+    };
+    assert_eq!(ended(0).trim(), "0", "{mechanism}, {moment} ms");
+    assert_eq!(ended(1).trim(), if kills_agent { "0" } else { "137" }, "{mechanism}, {moment} ms");
+    let output = running.output();
+    if kills_agent {
+        let recovered = site.tameike(&["recover", "--job", &job.name]).output().expect("it starts");
+        assert_code(&recovered, code_of_recovery(&shown(&recovered)));
+    } else {
+        assert_code(&output, 0);
+    }
+}
+
+/// S48a. S48c. S48d.
+#[test]
+fn survivors_of_a_kill_at_any_moment_see_right_bytes_and_do_not_hang() {
+    let mut random = Random::new(seed());
+    for round in 0..if is_soak() { 50 } else { 6 } {
+        kill_at(random.below(300), round % 2 == 1);
+    }
 }

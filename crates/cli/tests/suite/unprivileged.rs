@@ -2,6 +2,8 @@
 
 mod user;
 
+use crate::kit::Kit;
+use crate::regions::on_nodes;
 use crate::support::interactive::Interactive;
 use crate::support::{Run, assert_code, assert_contains, binary, err, out, shown, succeed, utf8};
 use std::fs;
@@ -82,6 +84,21 @@ fn an_unprivileged_user_runs_a_job_in_namespaces() {
 #[test]
 fn fusermount3_mounts_if_namespaces_are_refused() {
     everything_works(Allows::NoNamespaces, "other paths");
+}
+
+#[test]
+fn an_unprivileged_user_shares_memory_between_nodes() {
+    let (host, kit) = (Host::new(), Kit::new());
+    host.install(&kit.place().join("libtameike.so.0"));
+    let [region, window] = ["dsm", "win"].map(|name| host.install(&kit.build(name)));
+    let share =
+        |mechanism| on_nodes(&region, "share", &[0, 1], &format!("2 {mechanism} 100 4 /dev/null enough"));
+    let mut script: String = ["userfaultfd", "mprotect", "one-writer"].map(share).concat();
+    script.push_str(&on_nodes(&window, "calls", &[0, 1, 0], "3 1").replace("/region", "/window"));
+    let user = host.user(NOBODY);
+    for (allows, how) in [(Allows::Everything, "namespaces"), (Allows::NoNamespaces, "helper")] {
+        user.job(allows, &format!("memory-{how}-{}", std::process::id()), &script).exits(0);
+    }
 }
 
 #[test]

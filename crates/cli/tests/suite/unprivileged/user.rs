@@ -94,6 +94,14 @@ impl Host {
         self.dir.path().join(name)
     }
 
+    /// Copies a program or library to where all users can read it; returns its path.
+    pub fn install(&self, file: &Path) -> PathBuf {
+        let path = self.path("bin").join(file.file_name().expect("a name"));
+        fs::copy(file, &path).expect("a copy");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
+        path
+    }
+
     /// The world-writable directory for temporary files.
     pub fn tmp(&self) -> PathBuf {
         self.path("tmp")

@@ -37,14 +37,18 @@ pub(super) fn release() -> Release {
 #[test]
 fn requests_to_coordinators_of_regions() {
     check(&[
-        (RegionRequest::Attach { region: INODE, processes: 300, rank: None }, "00838404ac0200"),
+        (
+            RegionRequest::Attach { region: INODE, processes: 300, one_writer: true, rank: None },
+            "00838404ac020100",
+        ),
         (
             RegionRequest::Attach {
                 region: INODE,
                 processes: 300,
+                one_writer: false,
                 rank: Some(Rank { number: 200, bytes: 1 << 20 }),
             },
-            "00838404ac0201c801808040",
+            "00838404ac020001c801808040",
         ),
         (RegionRequest::Detach { region: INODE, failed: true }, "0183840401"),
         (RegionRequest::Publish { region: INODE, memory: 1, pages: pages() }, "0283840401020103ac02f403"),
