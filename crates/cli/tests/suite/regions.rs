@@ -83,6 +83,25 @@ fn processes_of_one_node_share_a_region() {
     }
 }
 
+/// The content that processes on two nodes have written reaches the shared file system as a file of the cache view, with a receipt.
+#[test]
+fn a_region_is_drained_through_the_cache_view() {
+    let kit = Kit::new();
+    let program = kit.build("dsm");
+    let site = Site::new();
+    let (plain, receipt) = (site.plain().display(), site.plain().join("receipt.json"));
+    let arguments = format!("2 userfaultfd 700 3 {plain}/seen enough");
+    let script = on_nodes(&program, "share", &[0, 1], &arguments);
+    let script = format!("{script}cp \"$region\" \"$TAMEIKE_CACHE/kept\"");
+    succeed(&mut site.job(2, &["--verify", "--receipt", utf8(&receipt)], &script));
+    let seen = fs::read(site.plain().join("seen")).expect("a copy of what a process saw");
+    assert!(fs::read(site.shared().join("kept")).expect("a drained file") == seen);
+    let receipt: serde_json::Value =
+        serde_json::from_slice(&fs::read(receipt).expect("a receipt")).expect("a JSON document");
+    let [file] = receipt["files"].as_array().expect("files").as_slice() else { panic!("{receipt}") };
+    assert_eq!(file["checksum"], blake3::hash(&seen).to_string(), "{file}");
+}
+
 /// S47h.
 #[test]
 fn with_one_writer_per_page_all_processes_see_the_pages_of_the_others() {
