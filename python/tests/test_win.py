@@ -23,7 +23,7 @@ def test_puts_and_gets_reach_all_ranks(job: Job, nodes: Sequence[int], near: int
     job.run(nodes, "transfers", str(near))
 
 
-@pytest.mark.parametrize("task", ["elements", "signals", "words", "messages"])
+@pytest.mark.parametrize("task", ["elements", "signals", "words", "messages", "numbers"])
 @pytest.mark.parametrize("nodes", [(0, 1, 1, 0), (1, 1)])
 def test_calls_reach_ranks_of_all_nodes(job: Job, nodes: Sequence[int], task: str) -> None:
     job.run(nodes, task)

@@ -182,6 +182,13 @@ def interrupt(path: str, rank: int, ranks: int, how: str) -> None:
         if how in ("barrier", "exit"):
             with raises(BufferError, "calls of other threads"):
                 window.detach()
+            # A child does not wait for the end of the call, of which it has a copy.
+            child = os.fork()
+            if child == 0:
+                with fails(errno.EIO, "that it creates itself"):
+                    window.barrier()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
         (flags / "pid").write_text(str(os.getpid()))
         (flags / "pid").rename(flags / "interrupted")
         if how == "exit":

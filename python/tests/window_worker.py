@@ -269,6 +269,17 @@ def receive_by_threads(window: win.Window, own: win.OwnQueue) -> None:
     assert sorted(map(int, received)) == list(range(40))
 
 
+def numbers(path: str, rank: int, ranks: int, _: str) -> None:
+    """Rank and number of ranks are those of a communicator, or of the environment."""
+    window = win.create(path, 8, comm=Communicator(rank, ranks))
+    assert (window.rank, window.ranks) == (rank, ranks)
+    window.free()
+    os.environ.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE=str(ranks))
+    window = win.create(path, 8)
+    assert (window.rank, window.ranks) == (rank, ranks)
+    window.free()
+
+
 def errors(path: str, rank: int, ranks: int, _: str) -> None:
     """Wrong arguments, paths and sizes."""
     for arguments, text in (
@@ -407,7 +418,7 @@ def use_wrongly(window: win.Window) -> None:
         pickle.dumps(window)
 
 
-TASKS = [transfers, elements, signals, words, messages, errors, *window_ends.TASKS]
+TASKS = [transfers, elements, signals, words, messages, numbers, errors, *window_ends.TASKS]
 
 if __name__ == "__main__":
     task, path, rank, ranks, argument = sys.argv[1:]
