@@ -64,7 +64,9 @@ install: build ## install the program, the launch agent for mpirun, libraries, h
 	ln --symbolic --force libtameike.so.0 "$$dest/lib/libtameike.so"; \
 	install -D --mode=644 crates/capi/include/tameike.h "$$dest/include/tameike.h"; \
 	install -D --mode=644 crates/capi/include/tameike_mpi.h "$$dest/include/tameike_mpi.h"; \
-	install -D --mode=644 crates/capi/include/tameike_dsm.f90 "$$dest/include/tameike_dsm.f90"; \
+	for module in dsm win; do \
+	    install -D --mode=644 "crates/capi/include/tameike_$$module.f90" "$$dest/include/tameike_$$module.f90"; \
+	done; \
 	install --directory "$$dest/lib/pkgconfig"; \
 	sed 's,@PREFIX@,$(PREFIX),; s,@VERSION@,$(VERSION),' crates/capi/tameike.pc.in >"$$dest/lib/pkgconfig/tameike.pc"; \
 	install --directory "$$share/man/man1" "$$share/bash-completion/completions" \

@@ -16,38 +16,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from worker import (
+    Communicator,
+    await_end_of,
+    await_file,
+    fails,
+    interrupt_soon,
+    raises,
+    raises_interrupt,
+)
 
 from tameike import dsm
 
 PAGE = 4096
-
-
-@contextmanager
-def fails(number: int, text: str) -> Iterator[None]:
-    """Expects an `OSError` whose message names the cause."""
-    try:
-        yield
-    except OSError as error:
-        assert error.errno == number and text in str(error), error
-        assert error.filename is not None
-    else:
-        raise AssertionError(f"no {errno.errorcode[number]}")
-
-
-@contextmanager
-def raises(kind: type[Exception], text: str) -> Iterator[None]:
-    try:
-        yield
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"no {kind.__name__}")
 
 
 def share(path: str, rank: int, processes: int, _: str) -> None:
@@ -260,13 +245,6 @@ def errors(path: str, rank: int, processes: int, _: str) -> None:
     after_detach(region, path)
 
 
-class Communicator:
-    """As that of mpi4py with one rank."""
-
-    def Get_size(self) -> int:  # noqa: N802 - the name of MPI
-        return 1
-
-
 def after_detach(region: dsm.Region, path: str) -> None:
     calls = [region.flush, region.update, region.barrier, region.touch, region.stats, region.free, region.array]
     calls += [region.lock().__enter__, lambda: region.fetch_add(0), lambda: region.memory, region.__enter__]
@@ -434,19 +412,6 @@ def interrupt(path: str, rank: int, processes: int, how: str) -> None:
         region.barrier()
 
 
-def interrupt_soon() -> None:
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-
-@contextmanager
-def raises_interrupt() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        return
-    raise AssertionError("no KeyboardInterrupt")
-
-
 def threads(path: str, rank: int, processes: int, _: str) -> None:
     """A thread that waits lets the others run."""
     with dsm.create(path, PAGE, processes=2) as one, dsm.attach(path, processes=2) as other:
@@ -536,20 +501,6 @@ def lost(path: str, rank: int, processes: int, agent: str) -> None:
         print("calls have failed", flush=True)
         faulthandler.enable()
         data[-1]
-
-
-def await_file(path: Path) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until, f"no {path}"
-        time.sleep(0.01)
-
-
-def await_end_of(process: str) -> None:
-    until = time.monotonic() + 60
-    while Path("/proc", process).exists():
-        assert time.monotonic() < until, f"process {process} has not ended"
-        time.sleep(0.01)
 
 
 TASKS = [

@@ -10,7 +10,8 @@
 
 Libraries that open files by fsspec (pandas, xarray, zarr and others) read containers by ``tameike-agg://``.
 
-`tameike.dsm`, which programs import by itself, shares arrays between the nodes of a job.
+Programs import two modules by themselves: `tameike.dsm` shares arrays between the nodes of a job, and `tameike.win`
+gives each process memory that all others read and write.
 """
 
 from .container import Container

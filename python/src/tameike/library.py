@@ -38,6 +38,19 @@ class RegionCounters(ctypes.Structure):
 
 _REGION = ctypes.c_void_p
 _NEW_REGION = ctypes.POINTER(ctypes.c_void_p)
+_WINDOW = ctypes.c_void_p
+_MEMORY = ctypes.c_void_p
+_WORD = ctypes.POINTER(ctypes.c_uint64)
+#: Arguments of accesses to elements: rank, offset, stride, memory, its stride, size and count of elements.
+_ELEMENTS = (
+    ctypes.c_uint,
+    ctypes.c_uint64,
+    ctypes.c_size_t,
+    _MEMORY,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+)
 
 #: Result and arguments of each function, as tameike.h declares them.
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -66,6 +79,65 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tameike_dsm_stats": (ctypes.c_int, (_REGION, ctypes.POINTER(RegionCounters))),
     "tameike_dsm_detach": (ctypes.c_int, (_REGION,)),
     "tameike_dsm_free": (ctypes.c_int, (_REGION,)),
+    "tameike_win_create": (
+        ctypes.c_int,
+        (
+            ctypes.c_char_p,
+            ctypes.c_uint64,
+            ctypes.c_uint,
+            ctypes.c_uint,
+            ctypes.c_uint,
+            ctypes.POINTER(ctypes.c_void_p),
+        ),
+    ),
+    "tameike_win_address": (ctypes.c_void_p, (_WINDOW, ctypes.c_uint)),
+    "tameike_win_size": (ctypes.c_uint64, (_WINDOW,)),
+    "tameike_win_rank": (ctypes.c_uint, (_WINDOW,)),
+    "tameike_win_ranks": (ctypes.c_uint, (_WINDOW,)),
+    "tameike_win_put": (ctypes.c_int, (_WINDOW, ctypes.c_uint, ctypes.c_uint64, _MEMORY, ctypes.c_size_t)),
+    "tameike_win_get": (ctypes.c_int, (_WINDOW, ctypes.c_uint, ctypes.c_uint64, _MEMORY, ctypes.c_size_t)),
+    "tameike_win_iput": (ctypes.c_int, (_WINDOW, *_ELEMENTS)),
+    "tameike_win_iget": (ctypes.c_int, (_WINDOW, *_ELEMENTS)),
+    "tameike_win_put_signal": (
+        ctypes.c_int,
+        (
+            _WINDOW,
+            ctypes.c_uint,
+            ctypes.c_uint64,
+            _MEMORY,
+            ctypes.c_size_t,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+            ctypes.c_int,
+        ),
+    ),
+    "tameike_win_wait_until": (
+        ctypes.c_int,
+        (_WINDOW, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64, ctypes.c_int),
+    ),
+    "tameike_win_test": (ctypes.c_int, (_WINDOW, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)),
+    "tameike_win_fence": (ctypes.c_int, (_WINDOW,)),
+    "tameike_win_quiet": (ctypes.c_int, (_WINDOW,)),
+    "tameike_win_barrier": (ctypes.c_int, (_WINDOW,)),
+    "tameike_win_fetch_add": (ctypes.c_int, (_WINDOW, ctypes.c_uint, ctypes.c_uint64, ctypes.c_uint64, _WORD)),
+    "tameike_win_swap": (ctypes.c_int, (_WINDOW, ctypes.c_uint, ctypes.c_uint64, ctypes.c_uint64, _WORD)),
+    "tameike_win_compare_swap": (
+        ctypes.c_int,
+        (_WINDOW, ctypes.c_uint, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, _WORD),
+    ),
+    "tameike_win_fetch": (ctypes.c_int, (_WINDOW, ctypes.c_uint, ctypes.c_uint64, _WORD)),
+    "tameike_win_detach": (ctypes.c_int, (_WINDOW,)),
+    "tameike_win_free": (ctypes.c_int, (_WINDOW,)),
+    "tameike_win_queue_size": (ctypes.c_uint64, (ctypes.c_uint64, ctypes.c_uint64)),
+    "tameike_win_queue_init": (ctypes.c_int, (_WINDOW, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)),
+    "tameike_win_send": (
+        ctypes.c_int,
+        (_WINDOW, ctypes.c_uint, ctypes.c_uint64, _MEMORY, ctypes.c_size_t, ctypes.c_int),
+    ),
+    "tameike_win_receive": (
+        ctypes.c_ssize_t,
+        (_WINDOW, ctypes.c_uint64, _MEMORY, ctypes.c_size_t, ctypes.c_int),
+    ),
 }
 
 

@@ -3,11 +3,17 @@
 A function of the C library continues to wait when a signal arrives, and Python runs signal handlers in the main thread
 only. Hence another thread makes such a call for the main thread, which waits for its end. If a handler raises an
 exception (Ctrl-C: `KeyboardInterrupt`), the main thread continues with that, and the call remains in progress.
+
+Calls that take a limit of their time need no other thread: the main thread makes them in parts, and handles signals in
+between.
 """
 
+import errno
+import math
 import os
 import signal
 import threading
+import time
 from queue import SimpleQueue
 from typing import Any, Callable, Optional
 
@@ -15,9 +21,48 @@ from typing import Any, Callable, Optional
 _FAULTS = {signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV}
 
 
+#: Longest part of a wait in the main thread: signals are handled after it.
+_PART_MS = 100
+_LONGEST_MS = (1 << 31) - 1
+
+
 def is_main_thread() -> bool:
     """Returns true in the thread that handles signals."""
     return threading.current_thread() is threading.main_thread()
+
+
+def made(function: Callable[[], int], at_interruption: Callable[[int], Any]) -> int:
+    """Makes a call, and returns its result.
+
+    If a signal handler raises an exception meanwhile, ``at_interruption`` gets the result when the call ends.
+    """
+    if not is_main_thread():
+        return function()
+    call = Call(function)
+    # What the function refers to must not live longer than the call.
+    del function
+    try:
+        return call.wait()
+    except BaseException:
+        call.abandon(at_interruption)
+        raise
+
+
+def repeated(call: Callable[[int], int], timeout: Optional[float]) -> int:
+    """Makes a call that returns ``-EAGAIN`` after a number of milliseconds, for as many seconds, or without a limit."""
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout {timeout}: it must be a number of seconds, or None")
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    longest = _PART_MS if is_main_thread() else _LONGEST_MS
+    try:
+        while True:
+            left_ms = (until - time.monotonic()) * 1000
+            result = call(max(math.ceil(min(left_ms, longest)), 0))
+            if result != -errno.EAGAIN or left_ms <= longest:
+                return result
+    finally:
+        # The traceback of an exception must not keep what the call refers to.
+        del call
 
 
 class Call:

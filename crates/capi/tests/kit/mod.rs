@@ -46,10 +46,11 @@ impl Kit {
         self.link(&mut compiler, name)
     }
 
-    /// Compiles a Fortran program with the module of the library.
+    /// Compiles a Fortran program with the modules of the library.
     pub fn compile_fortran(&self, source: &Path, name: &str) -> PathBuf {
         let mut compiler = Command::new("gfortran");
-        compiler.arg("-std=f2008").arg(include().join("tameike_dsm.f90")).arg(source);
+        let modules = ["tameike_dsm.f90", "tameike_win.f90"].map(|name| include().join(name));
+        compiler.arg("-std=f2008").args(modules).arg(source);
         self.link(compiler.arg("-J").arg(self.dir.path()), name)
     }
 

@@ -1,4 +1,4 @@
-//! The Fortran module has the functions, structures and constants of the header, and its examples compile.
+//! The Fortran modules have the functions, structures and constants of the header, and examples compile.
 
 use crate::kit::{Kit, include};
 use std::collections::BTreeMap;
@@ -17,7 +17,37 @@ type Functions = BTreeMap<String, Vec<Kind>>;
 /// Names and kinds of the parts of a structure.
 type Fields = Vec<(String, Kind)>;
 
-const PREFIX: &str = "tameike_dsm_";
+/// A module of functions.
+struct Module {
+    file: &'static str,
+    /// What the names of its functions begin with.
+    prefix: &'static str,
+    /// Least number of functions.
+    functions: usize,
+    /// Its constants for errors, with their numbers.
+    errors: &'static [(&'static str, i32)],
+}
+
+const MODULES: [Module; 2] = [
+    Module {
+        file: "tameike_dsm.f90",
+        prefix: "tameike_dsm_",
+        functions: 14,
+        errors: &[("EPIPE", libc::EPIPE), ("EHOSTDOWN", libc::EHOSTDOWN), ("EOWNERDEAD", libc::EOWNERDEAD)],
+    },
+    Module {
+        file: "tameike_win.f90",
+        prefix: "tameike_win_",
+        functions: 25,
+        errors: &[
+            ("EAGAIN", libc::EAGAIN),
+            ("EPIPE", libc::EPIPE),
+            ("EMSGSIZE", libc::EMSGSIZE),
+            ("EHOSTDOWN", libc::EHOSTDOWN),
+            ("EOWNERDEAD", libc::EOWNERDEAD),
+        ],
+    },
+];
 const COUNTERS: &str = "tameike_dsm_counters";
 
 fn read(name: &str) -> String {
@@ -35,11 +65,14 @@ fn kind_of_c(declared: &str) -> Kind {
     }
     let words: Vec<&str> = declared.split_whitespace().collect();
     let is_one_of = |types: &[&str]| words.iter().any(|word| types.contains(word));
-    assert!(is_one_of(&["int", "uint32_t", "uint64_t"]), "{declared}: not known to this test");
-    if is_one_of(&["uint64_t"]) { Kind::Bits64 } else { Kind::Bits32 }
+    if is_one_of(&["uint64_t", "size_t", "ssize_t"]) {
+        return Kind::Bits64;
+    }
+    assert!(is_one_of(&["int", "uint32_t"]), "{declared}: not known to this test");
+    Kind::Bits32
 }
 
-fn functions_of_header(header: &str) -> Functions {
+fn functions_of_header(header: &str, prefix: &str) -> Functions {
     let text = without_comments(header, "//").join(" ");
     let prototypes = text.split(';').filter_map(|statement| statement.strip_suffix(')')?.split_once('('));
     prototypes
@@ -48,7 +81,7 @@ fn functions_of_header(header: &str) -> Functions {
             // A `*` before the name is a part of the result.
             let result = format!("{result}{}", &before[result.len()..=result.len()]);
             let kinds = std::iter::once(&*result).chain(arguments.split(',')).map(kind_of_c);
-            name.starts_with(PREFIX).then(|| (name.to_owned(), kinds.collect()))
+            name.starts_with(prefix).then(|| (name.to_owned(), kinds.collect()))
         })
         .collect()
 }
@@ -85,13 +118,15 @@ fn in_brackets<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
     Some(line.split_once(mark)?.1.split_once(')')?.0)
 }
 
-fn functions_of_module(module: &str) -> Functions {
-    let lines = without_comments(module, "!");
+fn functions_of_module(module: &str, prefix: &str) -> Functions {
+    // A line that ends with `&` is continued.
+    let text = without_comments(module, "!").join("\n").replace("&\n", "");
+    let lines: Vec<&str> = text.lines().collect();
     let starts = lines.iter().enumerate().filter(|(_, line)| line.contains("bind(c, name="));
     starts
         .filter_map(|(at, line)| {
             let name = in_brackets(line, "bind(c, name=").map(|name| name.trim_matches('"'))?;
-            if !name.starts_with(PREFIX) {
+            if !name.starts_with(prefix) {
                 return None;
             }
             let result = in_brackets(line, "result(")?;
@@ -121,31 +156,37 @@ fn counters_of_module(module: &str) -> Fields {
 }
 
 #[test]
-fn the_module_declares_what_the_header_declares() {
-    let (header, module) = (read("tameike.h"), read("tameike_dsm.f90"));
-    let functions = functions_of_header(&header);
-    assert!(functions.len() >= 14, "{functions:?}");
-    assert_eq!(functions_of_module(&module), functions);
+fn the_modules_declare_what_the_header_declares() {
+    let header = read("tameike.h");
+    for Module { file, prefix, functions: least, .. } in MODULES {
+        let (module, functions) = (read(file), functions_of_header(&header, prefix));
+        assert!(functions.len() >= least, "{functions:?}");
+        assert_eq!(functions_of_module(&module, prefix), functions);
+        for name in functions.keys() {
+            let is_public = module.lines().any(|line| line.contains("public ::") && line.contains(&**name));
+            assert!(is_public, "{name} is not public");
+        }
+    }
     let counters = counters_of_header(&header);
     assert!(counters.len() >= 10, "{counters:?}");
-    assert_eq!(counters_of_module(&module), counters);
-    for name in functions.keys() {
-        let is_public = module.lines().any(|line| line.contains("public ::") && line.contains(&**name));
-        assert!(is_public, "{name} is not public");
-    }
+    assert_eq!(counters_of_module(&read("tameike_dsm.f90")), counters);
 }
 
 #[test]
-fn constants_of_the_module_are_those_of_the_system() {
-    let (header, module) = (read("tameike.h"), read("tameike_dsm.f90"));
-    assert!(header.contains("#define TAMEIKE_DSM_MPROTECT 1\n"));
-    let errors = [("EPIPE", libc::EPIPE), ("EHOSTDOWN", libc::EHOSTDOWN), ("EOWNERDEAD", libc::EOWNERDEAD)];
-    let errors = errors.map(|(name, errno)| (name, -errno));
-    for (name, value) in [("MPROTECT", 1)].into_iter().chain(errors) {
-        let constant = format!("TAMEIKE_DSM_{name} = {value}");
-        let is_there =
-            |(after, _): (usize, &str)| !module[after + constant.len()..].starts_with(char::is_numeric);
-        assert!(module.match_indices(&constant).any(is_there), "{constant}");
+fn constants_of_the_modules_are_those_of_the_header_and_the_system() {
+    let header = read("tameike.h");
+    for Module { file, prefix, errors, .. } in MODULES {
+        let (module, prefix) = (read(file), prefix.to_uppercase());
+        let lines = header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
+        let defined: Vec<_> = lines.filter(|(name, _)| name.starts_with(&prefix)).collect();
+        assert!(!defined.is_empty(), "{prefix}");
+        let defined = defined.into_iter().map(|(name, value)| format!("{name} = {value}"));
+        let errors = errors.iter().map(|(name, errno)| format!("{prefix}{name} = {}", -errno));
+        for constant in defined.chain(errors) {
+            let is_there =
+                |(after, _): (usize, &str)| !module[after + constant.len()..].starts_with(char::is_numeric);
+            assert!(module.match_indices(&constant).any(is_there), "{constant}");
+        }
     }
 }
 
@@ -161,5 +202,5 @@ fn the_examples_in_the_documentation_compile() {
         std::fs::write(&source, example).expect("a directory");
         kit.compile_fortran(&source, "example");
     }
-    assert_eq!(examples.len(), 1);
+    assert_eq!(examples.len(), MODULES.len());
 }

@@ -91,6 +91,19 @@ fn windows_need_a_ring() {
     succeed(&mut Site::new().job(1, &["--no-ring"], &script));
 }
 
+/// S50a. S50d. S50e. S50g. S50h.
+#[test]
+fn programs_in_fortran_use_windows() {
+    let kit = Kit::new();
+    let source = kit.source("windows").with_extension("f90");
+    let program = kit.compile_fortran(&source, "windows");
+    for (nodes, near) in [(&[0, 1, 0, 1][..], 2), (&[1, 1, 1], 3)] {
+        let arguments = format!("{} {near}", nodes.len());
+        let script = on_nodes(&program, "", nodes, &arguments);
+        succeed(&mut Site::new().job(2, &[], &format!("{script}test -z \"$(ls \"$TAMEIKE_SHARED\")\"")));
+    }
+}
+
 /// S51c. S51d.
 #[test]
 fn calls_that_wait_fail_after_the_failure_of_an_agent() {
