@@ -651,36 +651,6 @@ ssize_t tameike_win_receive(tameike_win *win,
                             size_t capacity,
                             int milliseconds);
 
-// Returns the size of a message queue in bytes, or 0 if it is too large.
-uint64_t tameike_win_queue_size(uint64_t slots, uint64_t message_size);
-
-// Creates an empty message queue at `offset` in the own memory, a multiple of 8, for `slots` messages of up to `message_size` bytes. It takes
-// tameike_win_queue_size() bytes. Others may send after a barrier, or another sign that it is there. Returns 0 or a negative errno.
-int tameike_win_queue_init(tameike_win *win,
-                           uint64_t offset,
-                           uint64_t slots,
-                           uint64_t message_size);
-
-// Appends a message to the queue at `queue` in the memory of a rank, and waits while it is full; a negative time waits without limit. Any
-// number of processes and threads may send. Messages of one thread arrive in their order. Returns 0 or a negative errno: -EAGAIN if the
-// queue is full after this time; -EINVAL if there is no queue; -EMSGSIZE if the message is too large, or above 1 MiB for a rank of another
-// node; and the errors of tameike_win_wait_until(). After -EHOSTDOWN the message may have arrived.
-int tameike_win_send(tameike_win *win,
-                     unsigned int rank,
-                     uint64_t queue,
-                     const void *message,
-                     size_t size,
-                     int milliseconds);
-
-// Takes the oldest message from the queue at `queue` in the own memory, and waits while it is empty; a negative time waits without limit.
-// Returns the size of the message, or a negative errno: -EAGAIN if the queue is empty after this time; -EMSGSIZE if the message is larger than
-// `capacity`: it stays in the queue; and the errors of tameike_win_wait_until(), when the queue is empty.
-ssize_t tameike_win_receive(tameike_win *win,
-                            uint64_t queue,
-                            void *memory,
-                            size_t capacity,
-                            int milliseconds);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -7,7 +7,7 @@ use std::path::Path;
 /// The generated header.
 const HEADER: &str = "crates/capi/include/tameike.h";
 /// The sources: the functions, and the types of their arguments.
-pub const SOURCES: [&str; 10] = [
+pub const SOURCES: [&str; 9] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",
@@ -17,7 +17,6 @@ pub const SOURCES: [&str; 10] = [
     "crates/capi/src/dsm/mod.rs",
     "crates/capi/src/dsm/region.rs",
     "crates/capi/src/win/mod.rs",
-    "crates/capi/src/win/queue.rs",
     "crates/capi/src/win/window.rs",
 ];
 const OPENING: &str = "\

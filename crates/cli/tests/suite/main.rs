@@ -22,7 +22,6 @@ mod hosts;
 mod interrupted;
 mod job;
 mod jobs;
-#[expect(dead_code, reason = "the tests of crate capi use the rest")]
 #[path = "../../../capi/tests/kit/mod.rs"]
 mod kit;
 mod leftovers;
