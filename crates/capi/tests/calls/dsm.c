@@ -195,7 +195,7 @@ static int errors(char **arguments) {
     EQUAL(tameike_dsm_create(path, 0, 1, 0, &region), -EINVAL);
     EQUAL(tameike_dsm_create(path, UINT64_MAX, 1, 0, &region), -EINVAL);
     EQUAL(tameike_dsm_create(path, (uint64_t)PAGE << 32, 1, 0, &region), -EINVAL);
-    EQUAL(tameike_dsm_create(path, PAGE, 1, 2, &region), -EINVAL);
+    EQUAL(tameike_dsm_create(path, PAGE, 1, 4, &region), -EINVAL);
     EQUAL(tameike_dsm_create(path, PAGE, 1, 0, NULL), -EFAULT);
     EQUAL(tameike_dsm_create(NULL, PAGE, 1, 0, &region), -EFAULT);
     EQUAL(tameike_dsm_create("", PAGE, 1, 0, &region), -ENOENT);

@@ -3,7 +3,6 @@
 mod user;
 
 use crate::kit::Kit;
-use crate::regions::on_nodes;
 use crate::support::interactive::Interactive;
 use crate::support::{Run, assert_code, assert_contains, binary, err, out, shown, succeed, utf8};
 use std::fs;
@@ -91,10 +90,19 @@ fn an_unprivileged_user_shares_memory_between_nodes() {
     let (host, kit) = (Host::new(), Kit::new());
     host.install(&kit.place().join("libtameike.so.0"));
     let [region, window] = ["dsm", "win"].map(|name| host.install(&kit.build(name)));
+    // Each node may have another path of the view.
+    let on_both = |program: &Path, task: &str, file: &str, arguments: &str| {
+        let program = program.display();
+        let start = |rank| {
+            let run = format!("exec {program} {task} \"$TAMEIKE_SHARED/{file}\" {rank} 2 {arguments}");
+            format!("tameike exec --node {rank} -- sh -c '{run}' & pids=\"$pids $!\"\n")
+        };
+        format!("pids=\n{}{}for pid in $pids; do wait $pid; done\n", start(0), start(1))
+    };
     let share =
-        |mechanism| on_nodes(&region, "share", &[0, 1], &format!("2 {mechanism} 100 4 /dev/null enough"));
+        |mechanism| on_both(&region, "share", mechanism, &format!("{mechanism} 100 4 /dev/null enough"));
     let mut script: String = ["userfaultfd", "mprotect", "one-writer"].map(share).concat();
-    script.push_str(&on_nodes(&window, "calls", &[0, 1, 0], "3 1").replace("/region", "/window"));
+    script.push_str(&on_both(&window, "calls", "window", "1"));
     let user = host.user(NOBODY);
     for (allows, how) in [(Allows::Everything, "namespaces"), (Allows::NoNamespaces, "helper")] {
         user.job(allows, &format!("memory-{how}-{}", std::process::id()), &script).exits(0);
