@@ -64,6 +64,8 @@ class Job:
             command = [program(), "exec", "--job", self.name, "--node", str(node), *words, "--"]
             arguments = [task, f"memory-{self.runs}", str(rank), str(len(nodes)), argument]
             script = 'path=$TAMEIKE_SHARED/$4; exec "$1" "$2" "$3" "$path" "$5" "$6" "$7"'
+            # The tests may run in the background of a shell, which ignores Ctrl-C there.
+            command += ["env", "--default-signal=INT"]
             command += ["sh", "-c", script, "sh", sys.executable, str(self.worker), *arguments]
             processes.append(
                 subprocess.Popen(

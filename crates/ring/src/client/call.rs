@@ -3,6 +3,7 @@
 //! `server::watch` explains why no wake-up of either side is lost.
 
 use super::Client;
+use super::pace::Pace;
 use super::slots::{Claim, Slots};
 use crate::WINDOW_SIZE;
 use crate::layout::{ACCOMPANIED, ANSWERED, REQUESTED, RESTS, SLEEPS, SLOTS, Slot, core, near, pending};
@@ -102,27 +103,27 @@ impl Client {
 
     /// Sends a request, and waits for the reply.
     pub(super) fn ask(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
+        self.ask_at(&self.file_pace, claim, request)
+    }
+
+    /// As [`Self::ask`], for a request of another pace than those on files.
+    pub(super) fn ask_at(&self, pace: &Pace, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
         self.put_request(claim, request);
         let bit = self.slot(claim).bit();
-        if self.hand_over_near(bit) {
-            if self.near.waits() {
-                self.spin.restore();
-            }
+        if self.hand_over_near(pace, bit) {
+            pace.waits_near();
             self.sleep(claim, None)?;
         } else {
             self.announce(bit);
-            self.wait(claim, None)?;
+            self.wait_at(pace, claim, None)?;
         }
         self.reply(claim)
     }
 
-    /// As [`Self::ask`], for a request that may wait for other processes or nodes: how long it takes says nothing about other requests.
+    /// As [`Self::ask`], for a request that may wait for other processes or nodes.
     pub(super) fn ask_long(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
         self.post(claim, request);
-        if let Err(wait) = self.long_spin.poll(|| self.is_answered(claim)) {
-            self.sleep(claim, None)?;
-            self.long_spin.slept(&wait);
-        }
+        self.wait_at(&self.wait_pace, claim, None)?;
         self.reply(claim)
     }
 
@@ -149,8 +150,8 @@ impl Client {
 
     /// Hands the work of `bit` to the pinned server only; false if there is none that serves it at once. The server is busy for long only
     /// with another call of this program.
-    pub(super) fn hand_over_near(&self, bit: u32) -> bool {
-        if !self.near.is_wanted() || self.slots.are_shared() {
+    pub(super) fn hand_over_near(&self, pace: &Pace, bit: u32) -> bool {
+        if !pace.is_near() || self.slots.are_shared() {
             return false;
         }
         core(&self.arena).store(sched_getcpu() as u32 + 1, Ordering::Relaxed);
@@ -191,12 +192,14 @@ impl Client {
 
     /// Waits for the reply until `until` on the monotonic clock; returns true if it is there.
     pub(super) fn wait(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
-        let polled = self.spin.poll(|| self.is_answered(claim));
-        self.near.polled(polled.is_err());
-        let Err(wait) = polled else { return Ok(true) };
+        self.wait_at(&self.file_pace, claim, until)
+    }
+
+    fn wait_at(&self, pace: &Pace, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
+        let Err(wait) = pace.poll(|| self.is_answered(claim)) else { return Ok(true) };
         let is_there = self.sleep(claim, until)?;
         if is_there {
-            self.spin.slept(&wait);
+            pace.slept(&wait);
         }
         Ok(is_there)
     }

@@ -3,12 +3,11 @@
 use super::Client;
 use super::granted::GrantedFrames;
 use super::names::PublishedNames;
-use super::near::Near;
+use super::pace::Pace;
 use super::received::Received;
 use super::slots::Slots;
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
 use crate::layout::{ARENA_SIZE, NOTICE_SIZE};
-use crate::spin::Spin;
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -26,8 +25,6 @@ const GREETING_TIME: Duration = Duration::from_secs(10);
 const SOCKET_NUMBER: u64 = 1000;
 /// Distance from the descriptor limit, if that is lower.
 const BELOW_LIMIT: u64 = 24;
-/// Maximum polling time before a sleep.
-const SPIN: Duration = Duration::from_micros(50);
 
 /// Reason why there is no connection; the program continues without the ring.
 #[derive(Debug, thiserror::Error)]
@@ -103,9 +100,9 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
         broken: false.into(),
         slots: Slots::default(),
         populated: Default::default(),
-        spin: Spin::of_program(SPIN),
-        long_spin: Spin::of_program(SPIN),
-        near: Near::default(),
+        file_pace: Pace::new(),
+        fault_pace: Pace::new(),
+        wait_pace: Pace::new(),
         received: Received::default(),
         long_calls: Slots::default(),
         has_regions: false.into(),

@@ -9,7 +9,7 @@ mod connect;
 pub(crate) mod granted;
 pub mod mounts;
 mod names;
-mod near;
+mod pace;
 pub mod path;
 mod placed;
 mod read;
@@ -29,11 +29,10 @@ pub use window::{RemoteRank, Window};
 use crate::WINDOW_SIZE;
 use crate::layout::{LEFT, left};
 use crate::message::{self, Reply, Request};
-use crate::spin::Spin;
 use call::{NoReply, Populated};
 use granted::GrantedFrames;
 use names::PublishedNames;
-use near::Near;
+use pace::Pace;
 use received::Received;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -60,10 +59,12 @@ pub struct Client {
     broken: AtomicBool,
     slots: Slots,
     populated: Populated,
-    spin: Spin,
-    /// For requests that may wait for other processes or nodes.
-    long_spin: Spin,
-    near: Near,
+    /// Pace of requests on files.
+    file_pace: Pace,
+    /// Pace of page faults of regions.
+    fault_pace: Pace,
+    /// Pace of requests that may wait for other processes or nodes. No pinned server is wanted for them.
+    wait_pace: Pace,
     received: Received,
     /// Slots of calls on regions that wait for other processes or nodes, of which half may be taken.
     long_calls: Slots,
@@ -180,7 +181,7 @@ impl Client {
         if handle == 0 || !left(&self.arena).any(put) {
             return self.close(handle);
         }
-        if !self.hand_over_near(LEFT) {
+        if !self.hand_over_near(&self.file_pace, LEFT) {
             self.announce(LEFT);
         }
         Answer::Done(())

@@ -85,7 +85,8 @@ impl Client {
     /// of a slot, also in signal handlers of threads that hold one.
     pub fn fetch_page(&self, region: u64, page: u32, write: bool) -> Answer<u32> {
         let claim = self.claim_of(&self.slots, 0, false);
-        let reply = claim.and_then(|claim| self.ask(&claim, &Request::RegionFetch { region, page, write }));
+        let request = Request::RegionFetch { region, page, write };
+        let reply = claim.and_then(|claim| self.ask_at(&self.fault_pace, &claim, &request));
         self.take(reply, |reply| match reply {
             Reply::Count(count) => Some(count),
             _ => None,
