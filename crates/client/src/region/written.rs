@@ -20,8 +20,12 @@ impl Memory {
     /// # Errors
     /// The kernel does not report them.
     pub async fn collect_written(&self) -> Result<()> {
-        let _only = self.syncing.lock().await;
-        self.scan_written(0..self.control().pages())
+        if self.tracking == Tracking::WrittenPages {
+            // With twins, its owner may wait for the process that ends.
+            let _only = self.syncing.lock().await;
+            self.scan_written(0..self.control().pages())?;
+        }
+        Ok(())
     }
 
     /// As [`Self::collect_written`] in some of the pages, during a flush or update.
