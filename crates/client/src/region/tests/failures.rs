@@ -177,6 +177,31 @@ fn an_update_waits_for_a_process_that_makes_a_twin() {
     });
 }
 
+/// A regression: the detach waited for the update.
+#[test]
+fn an_update_ends_when_the_process_that_makes_a_twin_has_ended() {
+    simulate(18, |runtime| async move {
+        let bed = Bed::new(&runtime, 2, 4);
+        let writer = bed.attach(0, 3, Tracking::Twins).await;
+        let (reader, killed) =
+            (bed.attach(1, 3, Tracking::Twins).await, bed.attach(1, 3, Tracking::Twins).await);
+        assert_eq!(reader.load(5).await, 0);
+        let control = &killed.attachment.memory().control;
+        let valid = control.load(0);
+        control.note_written(0);
+        assert!(control.replace(0, valid, valid.with(PageState::Claimed, killed.attachment.owner())));
+        writer.store(5, 1).await;
+        writer.attachment.flush().await.expect("flushed");
+        let mut update = pin!(reader.attachment.update());
+        assert!(bed.runtime.timeout(SHORT, &mut update).await.is_none());
+        let both = join(update, killed.attachment.detach(true));
+        let (updated, detached) = bed.runtime.timeout(10 * SHORT, both).await.expect("both end");
+        updated.expect("updated");
+        detached.expect("detached");
+        assert_eq!(reader.load(5).await, 1);
+    });
+}
+
 #[test]
 fn a_sum_is_updated_after_a_failed_update() {
     simulate(17, |runtime| async move {
