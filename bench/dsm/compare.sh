@@ -19,18 +19,12 @@ set -euo pipefail
 
 output=${1:?usage: compare.sh OUTPUT [REPETITIONS]}
 repetitions=${2:-5}
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 size=${SIZE:-1024} grid=${GRID:-1024} steps=${STEPS:-100} limit=${LIMIT:-120}
 default="plain tameike-1 tameike-2 tameike-2-twins tameike-2-tcp mpi-two-sided mpi-two-sided-tcp mpi-one-sided mpi-one-sided-tcp ${ARGO:+argo}"
 read -ra variants <<<"${VARIANTS:-$default}"
 
-mkdir -p "$output"
-output=$(cd "$output" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/shared"
 # shellcheck source=bench/dsm/common.sh
-. "$repository/bench/dsm/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # Compiles all programs with the same optimization.
 build() {
@@ -103,14 +97,12 @@ for ((repetition = 1; repetition <= repetitions; repetition++)); do
 done
 
 python3 - "$output" "$size" "$grid" "$steps" <<'PYTHON' || failures=$((failures + 1))
-import csv, os, platform, statistics, subprocess, sys
+import statistics, sys
+import report
 
 output, size, grid, steps = sys.argv[1:]
-with open(os.path.join(output, "raw.csv")) as raw:
-    rows = list(csv.DictReader(raw))
-version = subprocess.run(["tameike", "--version"], capture_output=True, text=True).stdout.strip()
-mpi = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-lines = [f"{version}, {mpi}, Linux {platform.release()}, {os.cpu_count()} processors", ""]
+rows = report.rows(output)
+lines = [report.machine("mpirun"), ""]
 wrong = False
 for kernel, title in [("matmul", f"Matrix product, N = {size}"), ("heat", f"Heat equation, {grid} x {grid}, {steps} steps")]:
     times, sums = {}, {}
@@ -127,18 +119,14 @@ for kernel, title in [("matmul", f"Matrix product, N = {size}"), ("heat", f"Heat
         if not measured:
             lines.append(f"| {variant} | failed | | 0 | |")
             continue
-        median = statistics.median(measured)
-        ratio = f"{median / base:.2f}" if base else ""
-        extent = f"{min(measured):.4f} to {max(measured):.4f}"
-        lines.append(f"| {variant} | {median:.4f} | {extent} | {len(measured)} | {ratio} |")
+        ratio = f"{statistics.median(measured) / base:.2f}" if base else ""
+        lines.append(f"| {variant} | {report.columns(measured, 4)} | {ratio} |")
     if len(sums) == 1:
         lines += ["", f"All variants have the checksum {next(iter(sums))}.", ""]
     else:
         wrong = True
         lines += ["", f"WRONG: the checksums differ: {sums}", ""]
-with open(os.path.join(output, "report.md"), "w") as report:
-    report.write("\n".join(lines))
-print("\n".join(lines))
+report.write(output, lines)
 sys.exit(wrong)
 PYTHON
 

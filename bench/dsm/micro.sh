@@ -14,16 +14,9 @@ set -euo pipefail
 
 output=${1:?usage: micro.sh OUTPUT [ROUNDS]}
 rounds=${2:-5}
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 pages=${PAGES:-8192}
-
-mkdir -p "$output"
-output=$(cd "$output" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir "$work/shared"
 # shellcheck source=bench/dsm/common.sh
-. "$repository/bench/dsm/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 compile bench/dsm/micro.c "$work/micro"
 echo nodes,operation,round,microseconds >"$output/raw.csv"
@@ -37,20 +30,15 @@ for nodes in 1 2; do
 done
 
 python3 - "$output" "$pages" <<'PYTHON'
-import csv, os, platform, statistics, subprocess, sys
+import sys
+import report
 
 output, pages = sys.argv[1:]
 times = {}
-with open(os.path.join(output, "raw.csv")) as raw:
-    for row in csv.DictReader(raw):
-        times.setdefault((row["operation"], row["nodes"]), []).append(float(row["microseconds"]))
-version = subprocess.run(["tameike", "--version"], capture_output=True, text=True).stdout.strip()
-lines = [f"{version}, Linux {platform.release()}, {os.cpu_count()} processors; a region of {pages} pages of 4096 bytes", "",
+for row in report.rows(output):
+    times.setdefault((row["operation"], row["nodes"]), []).append(float(row["microseconds"]))
+lines = [f"{report.machine()}; a region of {pages} pages of 4096 bytes", "",
          "| operation | nodes | median us | range us | rounds |", "|---|---|---|---|---|"]
-for (operation, nodes), measured in times.items():
-    extent = f"{min(measured):.2f} to {max(measured):.2f}"
-    lines.append(f"| {operation} | {nodes} | {statistics.median(measured):.2f} | {extent} | {len(measured)} |")
-with open(os.path.join(output, "report.md"), "w") as report:
-    report.write("\n".join(lines) + "\n")
-print("\n".join(lines))
+lines += [f"| {operation} | {nodes} | {report.columns(measured, 2)} |" for (operation, nodes), measured in times.items()]
+report.write(output, lines)
 PYTHON

@@ -18,20 +18,15 @@ set -euo pipefail
 output=${1:?usage: wisconsin.sh OUTPUT DISK [REPETITIONS]}
 disk=${2:?usage: wisconsin.sh OUTPUT DISK [REPETITIONS]}
 repetitions=${3:-5}
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export rows=${ROWS:-1000000} queries="Q1 Q3 Q4 Q6 Q7"
 read -ra nodes <<<"${NODES:-1 2}"
 
-mkdir -p "$output"
-output=$(cd "$output" && pwd)
-work=$(mktemp -d)
+# shellcheck source=bench/dsm/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tables=$(mktemp "$disk/wisconsin-XXXXXX")
 trap 'rm -rf "$work" "$tables"' EXIT
-mkdir "$work/shared"
 export program=$work/wisconsin
 
-# shellcheck source=bench/dsm/common.sh
-. "$repository/bench/dsm/common.sh"
 compile examples/dsm/wisconsin.c "$program"
 
 # Reads lines of the program, and adds them to raw.csv: record REPETITION VARIANT...; the runs of a query have these variants in turn.
@@ -51,25 +46,15 @@ record() {
     done
 }
 
-# Runs the program once for each node of the job, with options; for the shell of a job.
-on_all_nodes() {
-    local rank processes=()
-    for ((rank = 0; rank < count; rank++)); do
-        tameike exec --node "$rank" -- taskset -c "$rank" "$program" --rows "$rows" "$@" "$TAMEIKE_SHARED/tables" "$rank" "$count" &
-        processes+=($!)
-    done
-    for rank in "${processes[@]}"; do wait "$rank" || exit; done
-}
-
-# Loads the tables, and then runs each query twice in new processes; for the shell of a job.
+# Loads the tables, and then runs each query twice in new processes; for the shell of a job of count nodes.
 in_job() {
-    local query
-    on_all_nodes --queries Q7
+    local query tables=$TAMEIKE_SHARED/tables
+    on_all_nodes "$count" "$program" --rows "$rows" --queries Q7 "$tables"
     for query in $queries; do
-        on_all_nodes --reuse --repetitions 2 --queries "$query"
+        on_all_nodes "$count" "$program" --rows "$rows" --reuse --repetitions 2 --queries "$query" "$tables"
     done | sed 's/^/measured /'
 }
-export -f on_all_nodes in_job
+export -f in_job
 
 # into_lines COMMAND...: its output, which names a query with a wrong result, goes into a file, and is printed if it fails.
 into_lines() {
@@ -95,23 +80,18 @@ for ((repetition = 1; repetition <= repetitions; repetition++)); do
 done
 
 python3 - "$output" "$rows" <<'PYTHON'
-import csv, os, platform, statistics, subprocess, sys
+import statistics, sys
+import report
 
 output, rows = sys.argv[1:]
 times = {}
-with open(os.path.join(output, "raw.csv")) as raw:
-    for row in csv.DictReader(raw):
-        times.setdefault(row["query"], {}).setdefault(row["variant"], []).append(float(row["seconds"]))
-version = subprocess.run(["tameike", "--version"], capture_output=True, text=True).stdout.strip()
-lines = [f"{version}, Linux {platform.release()}, {os.cpu_count()} processors; tables of {rows} rows", "",
+for row in report.rows(output):
+    times.setdefault(row["query"], {}).setdefault(row["variant"], []).append(float(row["seconds"]))
+lines = [f"{report.machine()}; tables of {rows} rows", "",
          "| query | variant | median s | range s | runs | disk / this |", "|---|---|---|---|---|---|"]
 for query, variants in times.items():
     disk = statistics.median(variants["disk"])
     for variant, measured in variants.items():
-        median = statistics.median(measured)
-        extent = f"{min(measured):.4f} to {max(measured):.4f}"
-        lines.append(f"| {query} | {variant} | {median:.4f} | {extent} | {len(measured)} | {disk / median:.2f} |")
-with open(os.path.join(output, "report.md"), "w") as report:
-    report.write("\n".join(lines) + "\n")
-print("\n".join(lines))
+        lines.append(f"| {query} | {variant} | {report.columns(measured, 4)} | {disk / statistics.median(measured):.2f} |")
+report.write(output, lines)
 PYTHON

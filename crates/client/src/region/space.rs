@@ -153,33 +153,30 @@ impl Memory {
         let control = self.control();
         // No page becomes valid between the change of its word and the removal of its data.
         let _epoch = self.epoch.write();
-        let mut count = 0;
-        for run in runs {
-            let mut dropped = run.start..run.start;
-            for page in run.clone() {
-                let word = control.load(page);
-                let is_dropped = word.state() == state && control.replace(page, word, word.dropped());
-                if is_dropped && dropped.end == page {
-                    dropped.end += 1;
-                } else {
-                    count += self.remove(&dropped, state)?;
-                    dropped = if is_dropped { page..page + 1 } else { page + 1..page + 1 };
-                }
+        let mut dropped = Vec::new();
+        for page in runs.iter().cloned().flatten() {
+            let word = control.load(page);
+            if word.state() == state && control.replace(page, word, word.dropped()) {
+                add_page(&mut dropped, page);
             }
-            count += self.remove(&dropped, state)?;
         }
+        self.remove(&dropped)?;
+        if state == PageState::Claimed {
+            for run in &dropped {
+                self.memory.punch_twins(run.clone()).map_err(remove_failed)?;
+            }
+        }
+        let count: u32 = dropped.iter().map(|run| run.len() as u32).sum();
         control.count(Counter::PagesEvicted, count.into());
         Ok(count)
     }
 
-    fn remove(&self, pages: &Range<u32>, state: PageState) -> Result<u32> {
-        if !pages.is_empty() {
-            let failed = |error| Fault::from_os("evicting pages of a region", &error);
-            self.memory.punch(pages.clone()).map_err(failed)?;
-            if state == PageState::Claimed {
-                self.memory.punch_twins(pages.clone()).map_err(failed)?;
-            }
-        }
-        Ok(pages.len() as u32)
+    /// Frees the data of dropped pages, and removes them from all mappings. The caller holds the epoch.
+    pub(super) fn remove(&self, dropped: &[Range<u32>]) -> Result<()> {
+        dropped.iter().try_for_each(|run| self.memory.punch(run.clone()).map_err(remove_failed))
     }
+}
+
+fn remove_failed(error: std::io::Error) -> Fault {
+    Fault::from_os("removing pages of a region from memory", &error)
 }

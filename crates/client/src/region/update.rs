@@ -14,7 +14,7 @@ use tameike_core::patch::Difference;
 use tameike_core::ranges::RangeSet;
 use tameike_core::region::Tracking;
 use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
-use tameike_core::{Fault, Result};
+use tameike_core::Result;
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
 /// Pause before another look at pages that processes have claimed.
@@ -87,37 +87,22 @@ impl Memory {
         let mut epoch = self.epoch.write();
         *epoch += 1;
         let control = self.control();
-        let (mut sorted, mut dropped) = (Sorted::default(), 0..0);
+        let (mut sorted, mut dropped) = (Sorted::default(), Vec::new());
         for page in pages.iter().flatten().filter(|&page| page < control.pages()) {
             let word = control.load(page);
             match word.state() {
                 PageState::Absent => {}
                 PageState::Written | PageState::Opening => add_page(&mut sorted.written, page),
-                PageState::Valid if control.replace(page, word, word.dropped()) => {
-                    if dropped.end != page {
-                        self.punch(&dropped)?;
-                        dropped.start = page;
-                    }
-                    dropped.end = page + 1;
-                }
+                PageState::Valid if control.replace(page, word, word.dropped()) => add_page(&mut dropped, page),
                 PageState::Valid | PageState::Claimed => sorted.claimed.insert(page..page + 1),
             }
         }
-        self.punch(&dropped)?;
+        control.count(Counter::PagesDropped, dropped.iter().map(|run| run.len() as u64).sum());
+        // A process that has the memory alone removes its pages by itself.
+        if self.tracking != Tracking::OwnTwins {
+            self.remove(&dropped)?;
+        }
         Ok(sorted)
-    }
-
-    /// Removes dropped pages from the processes. One that has the memory alone does that itself.
-    fn punch(&self, pages: &Range<u32>) -> Result<()> {
-        if pages.is_empty() {
-            return Ok(());
-        }
-        self.control().count(Counter::PagesDropped, pages.len() as u64);
-        if self.tracking == Tracking::OwnTwins {
-            return Ok(());
-        }
-        let punched = self.memory.punch(pages.clone());
-        punched.map_err(|error| Fault::from_os("dropping pages of a region", &error))
     }
 
     /// Merges changes of others into written pages of a unit.
