@@ -67,6 +67,15 @@ def blocks_of(path):
     return os.stat(path).st_blocks * 512
 
 
+def takes(path, least, most):
+    # While a cached file is flushed, a part of it may count twice.
+    for _ in range(100):
+        if blocks_of(path) <= most:
+            break
+        time.sleep(0.1)
+    assert least <= blocks_of(path) <= most, (path, blocks_of(path))
+
+
 def renames(root):
     os.chdir(root)
     for number in range(8):
@@ -208,10 +217,10 @@ def see_holes(root):
     see_open(file, PIECES, 9 * MIB)
     os.close(file)
     space = sum(end - start for start, end in PIECES)
-    assert space <= blocks_of("sparse") <= space + 65536, blocks_of("sparse")
-    assert 2 * MIB <= blocks_of("dense") <= 2 * MIB + 65536, blocks_of("dense")
-    assert 100 <= blocks_of("small") <= 65536
-    assert 2 * MIB <= blocks_of("set-aside") <= 3 * MIB, blocks_of("set-aside")
+    takes("sparse", space, space + 65536)
+    takes("dense", 2 * MIB, 2 * MIB + 65536)
+    takes("small", 100, 65536)
+    takes("set-aside", 2 * MIB, 3 * MIB)
     assert read("set-aside") == "\0" * (2 * MIB + 1)
     file = os.open("punched", os.O_RDONLY)
     expected = b"p" * 4096 + bytes(MIB - 4096) + b"q" * 4096 + bytes(MIB)
@@ -243,7 +252,7 @@ def see_punched(root):
     expected = "x" + "\0" * 8190 + "x"
     expected += "\0" * (4 * MIB - len(expected)) + "n" * 4096
     assert content == expected + "\0" * (9 * MIB - len(expected))
-    assert blocks_of("sparse") <= 65536, blocks_of("sparse")
+    takes("sparse", 0, 65536)
     os.unlink("set-aside")
 
 
@@ -343,7 +352,8 @@ def odds(root):
     os.utime("times", ns=(1234567890123456789, 987654321987654321))
     if root.endswith("shared"):
         os.truncate("times", 2**63 - 1)
-        assert os.stat("times").st_size == 2**63 - 1 and blocks_of("times") <= 65536
+        assert os.stat("times").st_size == 2**63 - 1
+        takes("times", 0, 65536)
         os.utime("times", ns=(1234567890123456789, 987654321987654321))
     os.mkfifo("fifo")
     said = []
@@ -394,7 +404,8 @@ def large(root):
 def large_seen(root):
     os.chdir(root)
     file = os.open("large", os.O_RDONLY)
-    assert os.fstat(file).st_size == FAR + 3 and blocks_of("large") <= MIB
+    assert os.fstat(file).st_size == FAR + 3
+    takes("large", 0, MIB)
     assert os.pread(file, 9, FAR) == b"end" and os.pread(file, 9, 8 << 40) == bytes(9)
     assert os.lseek(file, 65536, os.SEEK_DATA) // 65536 == FAR // 65536
     assert os.lseek(file, 0, os.SEEK_HOLE) <= 65536
