@@ -1,14 +1,17 @@
 //! Sizes of files that this node has reported to the kernel within the last two seconds.
 //!
-//! The kernel ignores the attributes of a reply if it has applied others of the file since it sent the request. Threads apply
-//! replies late on a busy node: an old reply that is applied between a later request and its reply makes the kernel keep the old size until
-//! that expires. A program that opens the file then reads to the old end. So when a file is opened of which two sizes were
-//! reported, the agent has the kernel drop its attributes.
+//! The kernel ignores the attributes of a reply if it has applied others of the file since it sent the request, or was made to drop them.
+//! Threads apply replies late on a busy node: an old reply that is applied between a later request and its reply makes the kernel keep the
+//! old size until that expires. A program that opens the file then reads to the old end through the page cache. So a file of which two
+//! sizes were reported is opened with direct I/O, which does not depend on the kernel's size. Kernels that cannot map such files
+//! are made to drop their attributes instead; then a request for attributes by another program, whose reply is just being applied, may
+//! be lost.
 
 use crate::types::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tameike_core::limits::DIRECTORY_LIFETIME;
 
 /// Longest time until the kernel applies the attributes of a reply, on a busy node.
 const LATE: Duration = Duration::from_secs(1);
@@ -18,8 +21,8 @@ const FILES_MAX: usize = 1 << 15;
 #[derive(Clone, Copy)]
 struct Reported {
     size: u64,
-    /// True if another size was reported before, in this period or the last one.
-    conflicts: bool,
+    /// When another size than before was reported.
+    changed: Option<Duration>,
 }
 
 /// The sizes of the current period and of the one before it.
@@ -54,19 +57,26 @@ impl ReportedSizes {
         let mut state = self.0.lock();
         state.advance(now);
         let known = state.current.get(&file).or_else(|| state.last.get(&file)).copied();
-        let conflicts = known.is_some_and(|known| known.conflicts || known.size != size);
-        state.current.insert(file, Reported { size, conflicts });
+        let changed = known.and_then(|known| if known.size == size { known.changed } else { Some(now) });
+        state.current.insert(file, Reported { size, changed });
     }
 
-    /// Returns true if the kernel may have a size other than the last reported one. The caller then invalidates the kernel's attributes.
-    pub fn take_conflict(&self, file: FileNumber, now: Duration) -> bool {
+    /// Returns true if the kernel may have a size other than the last reported one.
+    pub fn conflict(&self, file: FileNumber, now: Duration) -> bool {
         let mut state = self.0.lock();
         state.advance(now);
-        let State { current, last, .. } = &mut *state;
-        let (newer, older) = (current.remove(&file), last.remove(&file));
-        let Some(reported) = newer.or(older) else { return false };
-        current.insert(file, Reported { conflicts: false, ..reported });
-        reported.conflicts
+        let known = state.current.get(&file).or_else(|| state.last.get(&file));
+        known.and_then(|known| known.changed).is_some_and(|changed| now < changed + LATE + DIRECTORY_LIFETIME)
+    }
+
+    /// As [`Self::conflict`], until another size is reported. The caller invalidates the kernel's attributes.
+    pub fn take_conflict(&self, file: FileNumber, now: Duration) -> bool {
+        let conflicts = self.conflict(file, now);
+        let State { current, last, .. } = &mut *self.0.lock();
+        for reported in [current.get_mut(&file), last.get_mut(&file)].into_iter().flatten() {
+            reported.changed = None;
+        }
+        conflicts
     }
 }
 
@@ -84,8 +94,13 @@ mod tests {
         sizes.record(file, 6, at(900));
         assert!(!sizes.take_conflict(FileNumber(8), at(900)));
         sizes.record(file, 6, at(1100));
+        assert!(sizes.conflict(file, at(1200)) && sizes.conflict(file, at(1300)));
         assert!(sizes.take_conflict(file, at(1200)));
         assert!(!sizes.take_conflict(file, at(1200)));
+        sizes.record(file, 9, at(1300));
+        sizes.record(file, 9, at(2350));
+        assert!(sizes.conflict(file, at(2390)), "an old reply may be late");
+        assert!(!sizes.conflict(file, at(2410)), "no reply is so late");
         sizes.record(file, 7, at(5000));
         assert!(!sizes.take_conflict(file, at(5000)), "the other size was reported long before");
     }

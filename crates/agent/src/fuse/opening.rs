@@ -62,10 +62,13 @@ impl<V: Vfs> FuseFrontend<V> {
         self.tasks.spawn(async move {
             let changes = arbiter.directories();
             let mut opened = match open_ahead.open(&vfs, thread, file, mode).await {
-                Ok(opened) => admitted(&*vfs, (&arbiter, changes), (file, mode), opened).await,
+                Ok(mut opened) => {
+                    opened.direct |= reported_sizes.conflict(file, runtime.clock.monotonic());
+                    admitted(&*vfs, (&arbiter, changes), (file, mode), opened).await
+                }
                 Err(fault) => Err(fault),
             };
-            if opened.is_ok()
+            if opened.as_ref().is_ok_and(|opened| !opened.direct)
                 && reported_sizes.take_conflict(file, runtime.clock.monotonic())
                 && let Err(fault) = arbiter.kernel().drop_attributes(file).await
             {

@@ -187,12 +187,9 @@ impl Kernel {
     /// Registers an open file, which uses the inode until [`Self::closed`]. Decides, as the agent does, which I/O bypasses the page cache.
     pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) {
         let keeps = opened.keep_cache && vfs.keeps_pages(opened.handle);
-        let conflicts = self.reported_sizes.take_conflict(file, self.now());
+        let direct = opened.direct || self.reported_sizes.conflict(file, self.now());
         let mut state = self.state.lock();
-        if conflicts {
-            state.change(file, |inode| inode.valid = Duration::ZERO);
-        }
-        state.opens.insert(opened.handle, OpenFile { file, direct: opened.direct, append: mode.append });
+        state.opens.insert(opened.handle, OpenFile { file, direct, append: mode.append });
         if let Some(inode) = state.inodes.get_mut(&file) {
             inode.users += 1;
         }
