@@ -243,7 +243,7 @@ impl AgentControl for Agent {
             packing: packing.and_then(|packing| packing.service.clone()),
         };
         let node = pollster::block_on(assembly::assemble(parts))?;
-        self.rpc.attach(node.clone());
+        self.rpc.attach(node.clone(), cluster.clone());
         pollster::block_on(assembly::greet(&self.rpc(), &cluster))?;
         assembly::begin(&node, runtime, self.start.mode)?;
         let views = node.views().clone();

@@ -110,7 +110,7 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
     let meter = Meter::new(parts.runtime, parts.rpc, parts.fabric, parts.memory.reads.clone());
     let peer_services = PeerServices { neighbours, meter };
     let (slab, views) = (parts.memory.slab.clone(), Arc::new(views));
-    Ok(Node::new(parts.node, slab, services, views, peer_services, parts.process))
+    Ok(Node::new((parts.node, parts.cluster), slab, services, views, peer_services, parts.process))
 }
 
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
@@ -169,7 +169,7 @@ pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
     let (node, neighbours) = (rpc.local(), cluster.neighbours(rpc.local()));
     let greeted = |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id);
     let greet = cluster.nodes().iter().filter(greeted).map(|info| {
-        let call = rpc.call(info.id, Request::Admin(AdminRequest::Status), None, None);
+        let call = rpc.call(info.id.into(), Request::Admin(AdminRequest::Status), None, None);
         async move {
             match call.await {
                 // The peer has not joined yet, but its handshake has proven the secret.

@@ -78,7 +78,7 @@ impl Gathering {
     async fn ask(&self, request: &AdminRequest) -> Vec<(NodeId, AdminReply)> {
         let nodes: Vec<NodeId> = self.cluster.nodes().iter().map(|info| info.id).collect();
         let calls = nodes.into_iter().map(|node| {
-            let call = self.rpc.call(node, Request::Admin(request.clone()), None, None);
+            let call = self.rpc.call(node.into(), Request::Admin(request.clone()), None, None);
             async move { (node, call.await) }
         });
         let answers: Vec<_> = stream::iter(calls).buffer_unordered(NODES_AT_ONCE).collect().await;

@@ -43,7 +43,7 @@ impl Neighbours {
     fn send(&self, node: NodeId, request: AdminRequest) {
         let Some(rpc) = self.rpc.upgrade() else { return };
         self.runtime.spawn(async move {
-            if let Err(fault) = rpc.call(node, Request::Admin(request), None, None).await {
+            if let Err(fault) = rpc.call(node.into(), Request::Admin(request), None, None).await {
                 log::debug!("notifying {node} of a failed node, or probing it: {fault}");
             }
         });

@@ -16,7 +16,7 @@ use tameike_core::wire::admin::{
 };
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
@@ -73,6 +73,7 @@ pub struct PeerServices {
 /// One node: its services, if it has a device, and its state.
 pub struct Node {
     node: NodeId,
+    cluster: Arc<Cluster>,
     slab: Arc<Slab>,
     services: Option<Services>,
     views: Arc<Views>,
@@ -86,7 +87,7 @@ pub struct Node {
 impl Node {
     /// Creates a node; `process` returns the state of its process.
     pub fn new(
-        node: NodeId,
+        (node, cluster): (NodeId, Arc<Cluster>),
         slab: Arc<Slab>,
         services: Option<Services>,
         views: Arc<Views>,
@@ -94,7 +95,7 @@ impl Node {
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
         let (unreachable, sent) = Default::default();
-        Arc::new(Self { node, slab, services, views, peer_services, unreachable, sent, process })
+        Arc::new(Self { node, cluster, slab, services, views, peer_services, unreachable, sent, process })
     }
 
     /// Returns the services, if the node has a device.
@@ -194,6 +195,15 @@ impl Node {
                 let count = count.min(FILES_MAX) as usize;
                 let table = self.services.as_ref().map(|services| services.holders.most_asked(count));
                 AdminReply::MostRequested(table.unwrap_or_default())
+            }
+            AdminRequest::Map(map) => {
+                if !self.cluster.fits(&map) {
+                    let fault = Fault::new(Errno::EPROTO, format!("{from} has the home map of another job"));
+                    return ready((Reply::Fault(fault), Carried::Nothing)).boxed();
+                }
+                // It is not newer if another agent has sent a newer one meanwhile.
+                self.cluster.replace_map(map);
+                AdminReply::Done
             }
         };
         ready((Reply::Admin(reply), Carried::Nothing)).boxed()

@@ -71,6 +71,7 @@ errnos! {
     EPIPE, "broken pipe";
     EOWNERDEAD, "owner failed";
     ECONNRESET, "connection reset";
+    EREMCHG, "remote address changed";
     EHOSTDOWN, "host is down";
 }
 

@@ -15,6 +15,16 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// A home: one of a fixed number of parts into which the names and data of a job are divided, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HomeId(pub u16);
+
+impl fmt::Display for HomeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "home {}", self.0)
+    }
+}
+
 /// A job's name: lower-case letters, digits and `-`, at most 32 bytes, so that paths can contain it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -1,12 +1,13 @@
 //! Definitions that all crates share: identifiers, limits, errors, placement, and the messages between agents.
 //!
-//! This crate has data types and pure functions only: no I/O, no state, no clock, no random numbers. So server, client,
-//! command line and simulator agree by construction.
+//! This crate has data types and pure functions only: no I/O, no clock, no random numbers. Its only state is the current home map of a
+//! [`Cluster`]. So server, client, command line and simulator agree by construction.
 #![forbid(unsafe_code)]
 
 pub mod attr;
 pub mod cores;
 pub mod errno;
+pub mod homes;
 pub mod ids;
 pub mod limits;
 pub mod name;
@@ -21,5 +22,6 @@ pub mod wire;
 pub use attr::{Attr, FileKind, Timestamp};
 pub use cores::CoreSet;
 pub use errno::{Errno, Fault, FaultKind, Result};
-pub use ids::{DirOffset, Generation, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
-pub use placement::{Cluster, Layout, NodeInfo};
+pub use homes::{HomeMap, MapEpoch};
+pub use ids::{DirOffset, Generation, HomeId, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
+pub use placement::{Cluster, Layout, NodeInfo, UnitsOfNode};

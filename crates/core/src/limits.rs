@@ -12,6 +12,11 @@ pub const BLOCKS_PER_UNIT: usize = UNIT_SIZE / BLOCK_SIZE;
 pub const SLOT_COUNT: u16 = 4096;
 /// Largest number of nodes of a job: a pinned inode has 14 bits for its node.
 pub const NODES_MAX: u32 = 1 << 14;
+/// Number of homes for each node with a device that a job begins with, at least: a job that gets more nodes moves whole homes to them, and
+/// data stays evenly spread as long as each node has many.
+pub const HOMES_PER_NODE: usize = 16;
+/// Largest number of homes of a job.
+pub const HOMES_MAX: usize = 1 << 16;
 /// Largest file whose content is in its inode record, in bytes.
 pub const INLINE_SIZE_MAX: usize = 4096;
 /// Longest name of a directory entry, in bytes.
@@ -73,6 +78,8 @@ const _: () = assert!(UNIT_SIZE.is_multiple_of(BLOCK_SIZE));
 const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as usize);
 const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_CACHE_TIME.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
+const _: () = assert!(4 * HOMES_MAX <= MESSAGE_SIZE_MAX);
+const _: () = assert!(HOMES_MAX.is_power_of_two() && HOMES_MAX >= NODES_MAX as usize);
 const _: () = assert!(NODES_MAX.is_power_of_two() && NODES_MAX <= 1 << 14);
 const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);
 const _: () = assert!(XATTR_SIZE_MAX + PATH_SIZE_MAX < MESSAGE_SIZE_MAX);

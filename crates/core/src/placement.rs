@@ -1,20 +1,24 @@
-//! Placement of names and data by formula: the data path needs no lookup (BB-3, VO-1).
+//! Placement of names and data on homes by formula: the data path needs no lookup (BB-3, VO-1).
 
-use crate::ids::{DirOffset, InodeId, JobId, NodeId, Slot, UnitId};
+use crate::homes::{HomeMap, MapEpoch};
+use crate::ids::{DirOffset, HomeId, InodeId, JobId, NodeId, Slot, UnitId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Distribution of a file's data over the burst-buffer nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Layout {
-    /// Units round-robin over all burst-buffer nodes.
+    /// Units round-robin over all homes, and thus over all burst-buffer nodes.
     #[default]
     Striped,
-    /// Units round-robin over this many burst-buffer nodes; the inode number chooses the first.
+    /// Units round-robin over homes of this many burst-buffer nodes; the inode number chooses the first.
     StripedOver(u32),
     /// Of a directory: files created in it are on their creator's node.
     Local,
-    /// All units on this node, or on the burst-buffer node of its group.
+    /// All units at one home, which this node serves, or the burst-buffer node of its group.
     On(NodeId),
 }
 
@@ -70,17 +74,20 @@ pub struct NodeInfo {
     pub device: bool,
 }
 
-/// The nodes of a job and the functions that place names and data on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The nodes of a job, the functions that place names and data on homes, and the nodes that serve these.
+#[derive(Debug)]
 pub struct Cluster {
     /// The job.
     pub job: JobId,
     nodes: Vec<NodeInfo>,
     device_nodes: Vec<NodeId>,
+    /// Number of homes, which never changes.
+    homes: u64,
+    map: RwLock<Arc<HomeMap>>,
 }
 
 impl Cluster {
-    /// A cluster of these nodes, which are numbered in order from 0.
+    /// A cluster of these nodes, which are numbered in order from 0, with the first home map.
     ///
     /// # Errors
     /// A message for people: no nodes, too many, wrong numbers, or none with a device.
@@ -95,7 +102,44 @@ impl Cluster {
         if device_nodes.is_empty() {
             return Err("at least one node of a job must have a device".to_owned());
         }
-        Ok(Self { job, nodes, device_nodes })
+        let map = HomeMap::initial(&device_nodes);
+        Ok(Self { job, nodes, device_nodes, homes: map.count(), map: RwLock::new(Arc::new(map)) })
+    }
+
+    /// The current home map.
+    pub fn map(&self) -> Arc<HomeMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the home map by a newer one. Returns false if the map is not newer, or not of this job.
+    pub fn replace_map(&self, map: HomeMap) -> bool {
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let is_newer = map.epoch > current.epoch && self.fits(&map);
+        if is_newer {
+            *current = Arc::new(map);
+        }
+        is_newer
+    }
+
+    /// Whether a map is of a job with as many homes, and names nodes of this job only.
+    pub fn fits(&self, map: &HomeMap) -> bool {
+        map.count() == self.homes && map.nodes().iter().all(|&node| self.node(node).is_some())
+    }
+
+    /// The node that serves a home now.
+    pub fn primary(&self, home: HomeId) -> NodeId {
+        self.route(home).0
+    }
+
+    /// The node that serves a home now, and the epoch of the map.
+    pub fn route(&self, home: HomeId) -> (NodeId, MapEpoch) {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        (map.primary(home), map.epoch)
+    }
+
+    /// The epoch of the current home map.
+    pub fn epoch(&self) -> MapEpoch {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
     /// All nodes, by number.
@@ -126,19 +170,19 @@ impl Cluster {
         all
     }
 
-    /// The node that serves a slot.
-    pub fn slot_home(&self, slot: Slot) -> NodeId {
-        self.device_nodes[usize::from(slot.0) % self.device_nodes.len()]
+    /// The home of a slot.
+    pub fn slot_home(&self, slot: Slot) -> HomeId {
+        self.numbered_home(slot.0.into())
     }
 
-    /// The node that has an inode's record (for a cached file: its cache record).
-    pub fn inode_home(&self, inode: InodeId) -> NodeId {
-        inode.pinned_node().unwrap_or_else(|| self.slot_home(inode.slot()))
+    /// The home of an inode's record (for a cached file: of its cache record).
+    pub fn inode_home(&self, inode: InodeId) -> HomeId {
+        inode.pinned_node().map_or_else(|| self.slot_home(inode.slot()), |node| self.home_at(node))
     }
 
-    /// The node that has the entries, times and counts of a directory that is not sharded.
-    pub fn children_home(&self, dir: InodeId) -> NodeId {
-        dir.pinned_node().unwrap_or_else(|| self.slot_home(dir.children_slot()))
+    /// The home of the entries, times and counts of a directory that is not sharded.
+    pub fn children_home(&self, dir: InodeId) -> HomeId {
+        dir.pinned_node().map_or_else(|| self.slot_home(dir.children_slot()), |node| self.home_at(node))
     }
 
     /// The slot of an entry of `dir`.
@@ -152,12 +196,15 @@ impl Cluster {
         }
     }
 
-    /// The node that has an entry of `dir`.
-    pub fn entry_home(&self, dir: InodeId, offset: DirOffset, sharded: bool) -> NodeId {
-        dir.pinned_node().unwrap_or_else(|| self.slot_home(self.entry_slot(dir, offset, sharded)))
+    /// The home of an entry of `dir`.
+    pub fn entry_home(&self, dir: InodeId, offset: DirOffset, sharded: bool) -> HomeId {
+        match dir.pinned_node() {
+            Some(node) => self.home_at(node),
+            None => self.slot_home(self.entry_slot(dir, offset, sharded)),
+        }
     }
 
-    /// The burst-buffer node that serves `node`: itself, else one of its group, else any.
+    /// The burst-buffer node of `node`: itself, else one of its group, else any.
     pub fn device_of(&self, node: NodeId) -> NodeId {
         let Some(info) = self.node(node) else { return self.device_nodes[0] };
         if info.device {
@@ -169,46 +216,107 @@ impl Cluster {
         *choice[node.0 as usize % choice.len()]
     }
 
-    /// The nodes of an inode's units from unit `first` on, until the sequence repeats.
-    pub fn unit_turns(&self, layout: Layout, inode: InodeId, first: u64) -> Vec<NodeId> {
-        let count = self.device_nodes.len() as u64;
-        let turns = match layout {
-            _ if inode.pinned_node().is_some() => 1,
-            Layout::On(_) => 1,
-            Layout::Striped | Layout::Local => count,
-            Layout::StripedOver(width) => u64::from(width.max(1)).min(count),
-        };
-        (first..first.saturating_add(turns))
-            .map(|index| self.unit_home(layout, UnitId { inode, index }))
-            .collect()
+    /// The home that the burst-buffer node of `node` serves in the first map, for files that belong on one node.
+    pub fn home_at(&self, node: NodeId) -> HomeId {
+        let index = self.device_nodes.binary_search(&self.device_of(node)).unwrap_or_default();
+        self.numbered_home(index as u64)
     }
 
-    /// The node of a unit.
-    pub fn unit_home(&self, layout: Layout, unit: UnitId) -> NodeId {
-        if let Some(node) = unit.inode.pinned_node() {
-            return node;
+    /// The home of a unit.
+    pub fn unit_home(&self, layout: Layout, unit: UnitId) -> HomeId {
+        self.turns(layout, unit.inode).home(unit.index)
+    }
+
+    /// The homes that may have units of a file. Each is the home of every nth unit, for the number n of these homes.
+    pub fn unit_homes(&self, layout: Layout, inode: InodeId) -> Vec<HomeId> {
+        let turns = self.turns(layout, inode);
+        (0..turns.count).map(|index| turns.home(index)).collect()
+    }
+
+    /// The units of a file on a node, under a map.
+    pub fn units_of_node(&self, map: &HomeMap, layout: Layout, inode: InodeId, node: NodeId) -> UnitsOfNode {
+        let homes = self.unit_homes(layout, inode);
+        let period = homes.len() as u64;
+        let own = (0..period).zip(homes).filter(|(_, home)| map.primary(*home) == node);
+        UnitsOfNode { period, remainders: own.map(|(remainder, _)| remainder).collect() }
+    }
+
+    /// The nodes that have units with these indexes, under a map, each with the first of them.
+    pub fn nodes_of_units(
+        &self,
+        map: &HomeMap,
+        layout: Layout,
+        inode: InodeId,
+        indexes: Range<u64>,
+    ) -> Vec<(NodeId, u64)> {
+        let turns = self.turns(layout, inode);
+        let mut first_of = BTreeMap::new();
+        for index in indexes.start..indexes.end.min(indexes.start.saturating_add(turns.count)) {
+            first_of.entry(map.primary(turns.home(index))).or_insert(index);
         }
-        let count = self.device_nodes.len() as u64;
-        let first = xxh3_64(&unit.inode.0.to_be_bytes());
-        let place = match layout {
-            Layout::On(node) => return self.device_of(node),
-            Layout::Striped | Layout::Local => first.wrapping_add(unit.index) % count,
-            Layout::StripedOver(width) => {
-                let turn = unit.index % u64::from(width.max(1)).min(count);
-                first.wrapping_add(turn) % count
-            }
-        };
-        self.device_nodes[place as usize]
+        first_of.into_iter().collect()
     }
 
-    /// The nodes that may have units of a file.
-    pub fn unit_homes(&self, layout: Layout, inode: InodeId) -> Vec<NodeId> {
-        let mut homes: Vec<_> = (0..self.device_nodes.len() as u64)
-            .map(|index| self.unit_home(layout, UnitId { inode, index }))
-            .collect();
-        homes.sort_unstable();
-        homes.dedup();
-        homes
+    /// The homes of a file's units, in turn.
+    fn turns(&self, layout: Layout, inode: InodeId) -> Turns {
+        let on = |node| Turns { count: 1, start: self.home_at(node).0.into(), modulus: self.homes, first: 0 };
+        let (nodes, hash) = (self.device_nodes.len() as u64, || xxh3_64(&inode.0.to_be_bytes()));
+        match layout {
+            _ if let Some(node) = inode.pinned_node() => on(node),
+            Layout::On(node) => on(node),
+            Layout::StripedOver(width) if u64::from(width) < nodes => {
+                // One home of each of `width` nodes: in the first map, `nodes` homes from a multiple of `nodes` on are on different nodes.
+                let hash = hash();
+                let first = (hash >> 32) % (self.homes / nodes) * nodes;
+                Turns { count: width.max(1).into(), start: hash % nodes, modulus: nodes, first }
+            }
+            Layout::Striped | Layout::Local | Layout::StripedOver(_) => {
+                Turns { count: self.homes, start: hash() % self.homes, modulus: self.homes, first: 0 }
+            }
+        }
+    }
+
+    fn numbered_home(&self, number: u64) -> HomeId {
+        HomeId((number % self.homes) as u16)
+    }
+}
+
+/// The homes of a file's units: unit i is at home `first + (start + i mod count) mod modulus`.
+struct Turns {
+    count: u64,
+    start: u64,
+    modulus: u64,
+    first: u64,
+}
+
+impl Turns {
+    fn home(&self, index: u64) -> HomeId {
+        HomeId((self.first + (self.start + index % self.count) % self.modulus) as u16)
+    }
+}
+
+/// The units of a file on a node: those whose index has one of these remainders when it is divided by the period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitsOfNode {
+    period: u64,
+    /// Ascending.
+    remainders: Vec<u64>,
+}
+
+impl UnitsOfNode {
+    /// All units of a file.
+    pub fn all() -> Self {
+        Self { period: 1, remainders: vec![0] }
+    }
+
+    /// Their indexes from `first` on.
+    pub fn from(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
+        let round = first - first % self.period;
+        let rounds = (round..=u64::MAX - self.period).step_by(self.period as usize);
+        // A node without units of the file must not search for ever.
+        let rounds = rounds.take(if self.remainders.is_empty() { 0 } else { usize::MAX });
+        let all = rounds.flat_map(|round| self.remainders.iter().map(move |remainder| round + remainder));
+        all.skip_while(move |index| *index < first)
     }
 }
 
@@ -231,11 +339,93 @@ mod tests {
     fn striped_units_use_all_nodes_round_robin() {
         let cluster = cluster(&[true; 4]);
         let inode = InodeId::in_slot(Slot(9), 77);
-        let homes: Vec<_> =
-            (0..8).map(|index| cluster.unit_home(Layout::Striped, UnitId { inode, index })).collect();
-        assert_eq!(homes[..4], homes[4..]);
-        assert_eq!(cluster.unit_homes(Layout::Striped, inode).len(), 4);
-        assert_eq!(cluster.unit_homes(Layout::StripedOver(2), inode).len(), 2);
+        let node_of = |layout, index| cluster.primary(cluster.unit_home(layout, UnitId { inode, index }));
+        let nodes: Vec<_> = (0..8).map(|index| node_of(Layout::Striped, index)).collect();
+        assert_eq!(nodes[..4], nodes[4..]);
+        let count = |layout| cluster.map().primaries(cluster.unit_homes(layout, inode)).len();
+        assert_eq!(
+            (count(Layout::Striped), count(Layout::StripedOver(2)), count(Layout::StripedOver(9))),
+            (4, 2, 4)
+        );
+        assert_eq!(node_of(Layout::StripedOver(2), 6), nodes[0]);
+        assert_eq!(node_of(Layout::On(NodeId(3)), 6), NodeId(3));
+    }
+
+    /// Regression: homes with consecutive numbers were on the same node where the number of nodes is no power of two.
+    #[test]
+    fn a_file_over_some_nodes_has_as_many_units_on_each() {
+        for (nodes, width) in [(3, 2), (5, 4), (4, 3), (3, 3), (4, 6), (7, 1)] {
+            let cluster = cluster(&vec![true; nodes]);
+            for number in 0..1000 {
+                let (inode, layout) = (InodeId::in_slot(Slot(9), number), Layout::StripedOver(width));
+                let mut units = BTreeMap::<NodeId, u32>::new();
+                for index in 0..960 {
+                    let node = cluster.primary(cluster.unit_home(layout, UnitId { inode, index }));
+                    *units.entry(node).or_default() += 1;
+                }
+                let over = nodes.min(width as usize);
+                assert_eq!(units.len(), over, "{nodes} nodes, striped over {width}");
+                let even = 960.0 / over as f64;
+                assert!(
+                    units.values().all(|&count| (f64::from(count) / even - 1.0).abs() < 0.06),
+                    "{units:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_units_of_all_nodes_are_those_of_the_file() {
+        for (devices, layout) in [
+            (&[true; 3][..], Layout::Striped),
+            (&[true; 3], Layout::StripedOver(2)),
+            (&[true; 3], Layout::StripedOver(5)),
+            (&[true, false, true], Layout::On(NodeId(1))),
+        ] {
+            let (cluster, inode) = (cluster(devices), InodeId::in_slot(Slot(9), 77));
+            for map in [cluster.map(), Arc::new(cluster.map().with_primary(HomeId(7), NodeId(0)))] {
+                for first in [0, 5, 1000] {
+                    let mut units = Vec::new();
+                    for &node in map.nodes() {
+                        let of_node = cluster.units_of_node(&map, layout, inode, node);
+                        let own = of_node.from(first).take_while(|index| *index < first + 200);
+                        units.extend(own.inspect(|&index| {
+                            let home = cluster.unit_home(layout, UnitId { inode, index });
+                            assert_eq!(map.primary(home), node, "unit {index}");
+                        }));
+                    }
+                    let nodes = cluster.nodes_of_units(&map, layout, inode, first..first + 200);
+                    assert!(nodes.iter().all(|(node, index)| {
+                        let of_node = cluster.units_of_node(&map, layout, inode, *node);
+                        of_node.from(first).next() == Some(*index)
+                    }));
+                    assert_eq!(nodes.len(), map.primaries(cluster.unit_homes(layout, inode)).len());
+                    units.sort_unstable();
+                    assert_eq!(units, (first..first + 200).collect::<Vec<_>>());
+                }
+            }
+        }
+        assert_eq!(UnitsOfNode::all().from(3).take(2).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(UnitsOfNode { period: 4, remainders: vec![] }.from(3).next(), None);
+        assert_eq!(UnitsOfNode { period: 4, remainders: vec![1] }.from(u64::MAX - 1).next(), None);
+    }
+
+    #[test]
+    fn a_newer_map_of_the_same_job_replaces_an_older_one() {
+        let cluster = cluster(&[true, true]);
+        let next = cluster.map().with_primary(HomeId(3), NodeId(0));
+        assert_eq!(cluster.primary(HomeId(3)), NodeId(1));
+        assert!(cluster.replace_map(next.clone()) && !cluster.replace_map(next.clone()));
+        assert_eq!(cluster.route(HomeId(3)), (NodeId(0), next.epoch));
+        let others = [
+            HomeMap::initial(&[NodeId(0), NodeId(1), NodeId(2)]),
+            HomeMap::initial(&[NodeId(0)]),
+            cluster.map().with_primary(HomeId(3), NodeId(2)),
+        ];
+        for other in others {
+            let newer = (0..9).fold(other, |map, _| map.with_primary(HomeId(0), map.primary(HomeId(0))));
+            assert!(!cluster.replace_map(newer));
+        }
     }
 
     #[test]
@@ -244,8 +434,9 @@ mod tests {
         assert_eq!(cluster.device_of(NodeId(1)), NodeId(0));
         assert_eq!(cluster.device_of(NodeId(2)), NodeId(3));
         let inode = InodeId::local_root(NodeId(2), cluster.device_of(NodeId(2)));
-        assert_eq!(cluster.children_home(inode), NodeId(3));
-        assert_eq!(cluster.unit_home(Layout::Striped, UnitId { inode, index: 5 }), NodeId(3));
+        assert_eq!(cluster.primary(cluster.children_home(inode)), NodeId(3));
+        let unit = UnitId { inode, index: 5 };
+        assert_eq!(cluster.primary(cluster.unit_home(Layout::Striped, unit)), NodeId(3));
     }
 
     #[test]

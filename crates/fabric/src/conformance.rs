@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Queue, Sender, channel};
 use std::time::Duration;
 use tameike_core::limits::{MESSAGE_SIZE_MAX, UNIT_SIZE};
-use tameike_core::{Errno, NodeId};
+use tameike_core::{Cluster, Errno, JobId, NodeId, NodeInfo};
 use tameike_io::os::runtime::Runtime;
 use tameike_io::slab::{Frame, Payload, Pool};
 
@@ -90,6 +90,14 @@ pub(super) fn wait<T: Send + 'static>(
         let _ = sender.send(future.await);
     });
     receiver.recv_timeout(TIME_LIMIT).expect("the task ends in time and does not panic")
+}
+
+/// A job of `nodes` nodes.
+pub(super) fn cluster(nodes: u32) -> Arc<Cluster> {
+    let info =
+        |id| NodeInfo { id: NodeId(id), host: String::new(), address: String::new(), group: 0, device: true };
+    let job = JobId::new("job").expect("a name");
+    Arc::new(Cluster::new(job, (0..nodes).map(info).collect()).expect("a cluster"))
 }
 
 pub(super) fn pattern(frame: &mut Frame, seed: u8) {

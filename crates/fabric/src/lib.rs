@@ -22,12 +22,12 @@ mod conformance;
 pub use layer::FabricLayer;
 pub use time_limit::TimeLimitedCalls;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::wire::call::ExtentLocation;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, HomeId, HomeMap, MapEpoch, NodeId, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::slab::{Frame, Payload};
 
@@ -154,6 +154,84 @@ pub struct Answer {
 /// The result of a call.
 pub type CallFuture = BoxFuture<'static, Result<Answer>>;
 
+/// The receiver of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Destination {
+    /// A node, whatever homes it serves.
+    Node(NodeId),
+    /// The node that serves a home. If the home map changes, the request goes to the next one.
+    Home(HomeId),
+    /// A node for the homes that it serves under the map of an epoch. Under another map the call fails with `EREMCHG`, and the caller
+    /// chooses its nodes again.
+    Primary(NodeId, MapEpoch),
+}
+
+impl Destination {
+    /// The node to which a request goes now.
+    pub fn node(self, cluster: &Cluster) -> NodeId {
+        match self {
+            Self::Node(node) | Self::Primary(node, _) => node,
+            Self::Home(home) => cluster.primary(home),
+        }
+    }
+}
+
+impl std::fmt::Display for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(node) | Self::Primary(node, _) => node.fmt(f),
+            Self::Home(home) => home.fmt(f),
+        }
+    }
+}
+
+impl From<NodeId> for Destination {
+    fn from(node: NodeId) -> Self {
+        Self::Node(node)
+    }
+}
+
+impl From<HomeId> for Destination {
+    fn from(home: HomeId) -> Self {
+        Self::Home(home)
+    }
+}
+
+/// Waits until all calls have ended, unlike `try_join_all`. A call of another map's time must not change something after its caller has
+/// begun again.
+///
+/// # Errors
+/// `EREMCHG` if a node has refused a call because the home map has changed, else the first error.
+pub async fn join_calls<T>(
+    calls: impl IntoIterator<Item = impl Future<Output = Result<T>>>,
+) -> Result<Vec<T>> {
+    let ended = join_all(calls).await;
+    let refused =
+        ended.iter().find_map(|call| call.as_ref().err().filter(|fault| is_refused(fault))).cloned();
+    refused.map_or_else(|| ended.into_iter().collect(), Err)
+}
+
+fn is_refused(fault: &Fault) -> bool {
+    fault.errno == Errno::EREMCHG
+}
+
+/// Runs `work` under the current home map, and again if a node refuses a request because the map has changed. `work` leaves no calls
+/// running that change something ([`join_calls`]).
+///
+/// # Errors
+/// Those of `work`.
+pub async fn under_one_map<T, F: Future<Output = Result<T>>>(
+    cluster: &Cluster,
+    work: impl Fn(Arc<HomeMap>) -> F,
+) -> Result<T> {
+    loop {
+        match work(cluster.map()).await {
+            Err(fault) if is_refused(&fault) => {}
+            done => return done,
+        }
+    }
+}
+
 /// Calls other agents. Calls to the local node run directly, without encoding or copies.
 pub trait Rpc: Send + Sync {
     /// The id of this node.
@@ -162,9 +240,15 @@ pub trait Rpc: Send + Sync {
     /// may keep a payload in `into`, but must not keep one in another frame.
     ///
     /// # Errors
-    /// The fault that the peer returned, or `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit.
-    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>)
-    -> CallFuture;
+    /// The fault that the peer returned; `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit; `EREMCHG` as
+    /// [`Destination::Primary`] describes.
+    fn call(
+        &self,
+        to: Destination,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> CallFuture;
     /// See [`Fabric::device_of`].
     fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let _ = node;

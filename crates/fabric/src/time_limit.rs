@@ -48,7 +48,7 @@ impl TimeLimitedCalls {
             // Concurrent callers skip the node while this call tests it.
             *until = later();
         }
-        let answer = self.runtime.timeout(self.limit, rpc.call(node, request, None, into)).await;
+        let answer = self.runtime.timeout(self.limit, rpc.call(node.into(), request, None, into)).await;
         let late = || Fault::new(Errno::ETIMEDOUT, format!("{node} did not reply within {:?}", self.limit));
         let answer = answer.ok_or_else(late).flatten();
         match &answer {
@@ -85,7 +85,7 @@ mod tests {
 
         fn call(
             &self,
-            _: NodeId,
+            _: crate::Destination,
             _: Request,
             _: Option<tameike_io::slab::Payload>,
             _: Option<Frame>,

@@ -17,7 +17,9 @@ use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, Re
 use tameike_core::wire::codec;
 use tameike_core::wire::endpoint::{Endpoint, TOKEN_SIZE};
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
-use tameike_core::{CoreSet, FileKind, Generation, InodeId, JobId, Layout, NodeId, Timestamp, View};
+use tameike_core::{
+    CoreSet, FileKind, Generation, HomeId, InodeId, JobId, Layout, MapEpoch, NodeId, Timestamp, View,
+};
 use tameike_store::fuzz::MemoryTable;
 use tameike_store::meta::record::Share;
 use tameike_store::meta::{self, LogCommand};
@@ -79,7 +81,13 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
 
 fn messages() -> Vec<Seed> {
     let id = CallId { epoch: 300, slot: 2, sequence: 5 };
-    let request = encoded(&RequestHeader { id, source: Some((7, 128)), target: None, places: true });
+    let request = encoded(&RequestHeader {
+        id,
+        source: Some((7, 128)),
+        target: None,
+        places: true,
+        map: Some(MapEpoch(129)),
+    });
     let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
     let reply = encoded(&ReplyHeader { id, carriage: Carriage::Placed(place) });
     let mut seeds = Vec::new();
@@ -103,7 +111,7 @@ fn created(dir: InodeId, name: &str, kind: FileKind, inode_counter: u64) -> LogC
 
 /// A short history of the metadata state machine.
 fn commands() -> Vec<LogCommand> {
-    let share = Some(Share { node: NodeId(0), index: 0, count: 1 });
+    let share = Some(Share { node: NodeId(0), homes: vec![HomeId(0)], count: 1, pinned: vec![NodeId(0)] });
     vec![
         LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW },
         created(InodeId::ROOT, "file", FileKind::File, 1),

@@ -199,7 +199,7 @@ impl Meter {
         into: Option<tameike_io::Frame>,
     ) -> Result<(ExchangeReply, Option<Payload>)> {
         let request = Request::Admin(AdminRequest::Exchange(exchange));
-        match self.rpc.call(node, request, payload, into).await? {
+        match self.rpc.call(node.into(), request, payload, into).await? {
             Answer { reply: Reply::Admin(AdminReply::Exchange(reply)), payload } => Ok((reply, payload)),
             Answer { reply, .. } => {
                 Err(Fault::new(Errno::EPROTO, format!("{node} sent an unexpected reply: {reply:?}")))

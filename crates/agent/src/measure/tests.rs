@@ -3,6 +3,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicU32;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::Quantity;
+use tameike_core::{Cluster, JobId, NodeInfo};
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::{NetworkFaults, SimulatedConfig, SimulatedNetwork};
 use tameike_fabric::{PeerEvent, Service, Target};
@@ -61,6 +62,12 @@ struct Pair {
     pools: [Pool; 2],
 }
 
+fn cluster() -> Arc<Cluster> {
+    let info = |id| NodeInfo { id, host: String::new(), address: String::new(), group: 0, device: true };
+    let job = JobId::new("job").expect("a name");
+    Arc::new(Cluster::new(job, vec![info(A), info(B)]).expect("a cluster"))
+}
+
 fn pair(inline_max: usize, damage: Option<fn(&mut Frame) -> u32>, right: u32) -> Pair {
     let simulation = Simulation::new(7);
     let network = SimulatedNetwork::new(simulation.clone(), NetworkFaults::NONE);
@@ -86,7 +93,7 @@ fn pair(inline_max: usize, damage: Option<fn(&mut Frame) -> u32>, right: u32) ->
             served: Mutex::default(),
         };
         let helper = Arc::new(helper);
-        rpc.attach(helper.clone());
+        rpc.attach(helper.clone(), cluster());
         (meter, helper, rpc, own)
     };
     let (a, _, a_node, a_pool) = start(A);

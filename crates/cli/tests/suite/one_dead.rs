@@ -33,8 +33,10 @@ fn part(number: u64) -> Part {
     // The st_dev of the shared directory itself counts as 0.
     let inode = InodeId::cached(0, number);
     match () {
-        () if cluster.inode_home(inode) == DEAD => Part::All,
-        () if cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 }) == DEAD => Part::Bytes,
+        () if cluster.primary(cluster.inode_home(inode)) == DEAD => Part::All,
+        () if cluster.primary(cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 })) == DEAD => {
+            Part::Bytes
+        }
         () => Part::None,
     }
 }

@@ -117,7 +117,7 @@ impl CacheView {
         made: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
         let coordinator = self.cluster.inode_home(inode);
-        let holder_outcomes = self.engine.reports().take(coordinator);
+        let holder_outcomes = self.engine.reports().take(self.cluster.primary(coordinator));
         match self
             .ask(coordinator, CacheRequest::Open { inode, path, stamp, holder_outcomes, holds, made })
             .await?

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use tameike_core::wire::Reply;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
-use tameike_core::{Attr, Cluster, Errno, FileKind, InodeId, Layout, NodeId, Result};
-use tameike_fabric::Rpc;
+use tameike_core::{Attr, Cluster, Errno, FileKind, InodeId, Layout, Result};
+use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
 use tameike_io::shared::{FileStat, SharedFs};
 
@@ -53,8 +53,8 @@ impl CacheView {
         Self { runtime, cluster, rpc, engine, below, opens: Opens::default(), locks }
     }
 
-    async fn ask(&self, to: NodeId, request: CacheRequest) -> Result<CacheReply> {
-        let answer = self.rpc.call(to, Request::Cache(request), None, None).await?;
+    async fn ask(&self, to: impl Into<Destination>, request: CacheRequest) -> Result<CacheReply> {
+        let answer = self.rpc.call(to.into(), Request::Cache(request), None, None).await?;
         match answer.reply {
             Reply::Cache(reply) => Ok(reply),
             other => Err(unexpected_reply(&other)),

@@ -17,7 +17,7 @@ impl CacheView {
         let others = self.cluster.nodes().iter().map(|info| info.id).filter(|&node| node != self.rpc.local());
         let reports = others.map(|node| {
             let request = ClientRequest::Moved { dir, from: from.to_vec(), to: to.to_vec() };
-            let call = self.rpc.call(node, Request::Client(request), None, None);
+            let call = self.rpc.call(node.into(), Request::Client(request), None, None);
             async move {
                 if let Err(fault) = call.await {
                     log::warn!("cannot report a renamed directory to {node}: {fault}");

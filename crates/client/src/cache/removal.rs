@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, FaultKind, FileKind, InodeId, Result};
+use tameike_fabric::{Destination, join_calls, under_one_map};
 use tameike_io::shared::FileStat;
 
 impl CacheView {
@@ -108,9 +109,11 @@ impl CacheView {
             }
             FileKind::Directory => {
                 let request = CacheRequest::Renamed { inode: None, from, to };
-                let nodes = self.cluster.device_nodes().iter();
-                let reports = nodes.map(|&node| self.ask(node, request.clone()));
-                futures_util::future::try_join_all(reports).await.map(drop)
+                let reported = under_one_map(&self.cluster, |map| {
+                    let nodes = map.nodes().iter().map(|&node| Destination::Primary(node, map.epoch));
+                    join_calls(nodes.map(|to| self.ask(to, request.clone())).collect::<Vec<_>>())
+                });
+                reported.await.map(drop)
             }
             _ => Ok(()),
         }

@@ -18,7 +18,8 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::Warmed;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, HomeMap, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_fabric::{Destination, under_one_map};
 use tameike_io::shared::{NamedFile, SharedDir, join};
 
 /// Files that load concurrently.
@@ -177,39 +178,40 @@ impl CacheView {
         let inode = stat.inode_id();
         let (state, _) = self.ask_open((inode, path.clone(), stat.stamp()), false, false).await?;
         let known = FileVersion::of_cache(state, stat.size);
-        let (count, homes) =
-            (known.size.div_ceil(UNIT_SIZE as u64), self.cluster.device_nodes().len() as u64);
-        let (some, mut left_out) = (UNITS_AT_ONCE * homes, 0);
+        let (count, nodes) = (known.size.div_ceil(UNIT_SIZE as u64), self.cluster.map().nodes().len() as u64);
+        let (some, mut left_out) = (UNITS_AT_ONCE * nodes, 0);
         for first in (0..count).step_by(some as usize) {
             if warming.is_cancelled() {
                 return Ok(None);
             }
             let units = first..(first + some).min(count);
-            left_out += self.load_units(&known, inode, units, &path, warming).await?;
+            let load = |map| self.load_units(map, &known, inode, (units.clone(), &path), warming);
+            left_out += under_one_map(&self.cluster, load).await?;
         }
         Ok(Some(left_out))
     }
 
-    /// Sends each home one request to load its units in a range. Returns the number of bytes that did not fit.
+    /// Sends each node one request to load its units in a range. Returns the number of bytes that did not fit.
     async fn load_units(
         &self,
+        map: Arc<HomeMap>,
         known: &FileVersion,
         inode: InodeId,
-        units: Range<u64>,
-        path: &[u8],
+        (units, path): (Range<u64>, &[u8]),
         warming: &Warming,
     ) -> Result<u64> {
-        let mut by_home = BTreeMap::<NodeId, Vec<u64>>::new();
+        let mut by_node = BTreeMap::<NodeId, Vec<u64>>::new();
         for index in units {
             let home = self.cluster.unit_home(Layout::Striped, UnitId { inode, index });
-            by_home.entry(home).or_default().push(index);
+            by_node.entry(map.primary(home)).or_default().push(index);
         }
         let mut calls = Vec::new();
-        for (home, units) in by_home {
+        for (node, units) in by_node {
             let (size, generation, path) = (known.size, known.generation, path.to_vec());
             let loading = warming.number;
             let request = UnitRequest::Load { inode, units, size, generation, path, loading };
-            calls.push(self.rpc.call(home, Request::Unit(request), None, None));
+            let to = Destination::Primary(node, map.epoch);
+            calls.push(self.rpc.call(to, Request::Unit(request), None, None));
         }
         let mut sum = 0;
         for answer in try_join_all(calls).await? {

@@ -6,12 +6,13 @@ use super::home::FileVersion;
 use super::homes::HomeClient;
 use super::write::Writer;
 use event_listener::listener;
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::try_join;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Generation, NodeId, Result};
+use tameike_core::{Generation, Result};
+use tameike_fabric::{Destination, join_calls, under_one_map};
 
 /// Flushes files.
 pub(super) struct Flusher {
@@ -36,7 +37,7 @@ impl Flusher {
     async fn persist(&self, file: &FileData, committing: Option<Uncommitted>, durable: bool) -> Result<()> {
         let home = file.home();
         if home.is_journaled() {
-            self.sync_units(file, BTreeSet::new(), durable).await?;
+            self.sync_units(file, 0, durable).await?;
         }
         let mut committed = None;
         if let Some(Uncommitted { end, time, holes }) = committing {
@@ -67,18 +68,21 @@ impl Flusher {
             None => self.homes.version(file.inode).await?,
         };
         let size = if file.is_durable(version.generation) { 0 } else { version.size };
-        let others = self.homes.turns(file, 0).into_iter().filter(|(_, start)| *start < size);
-        self.sync_units(file, others.map(|(home, _)| home).collect(), true).await?;
+        self.sync_units(file, size, true).await?;
         Ok(version.generation)
     }
 
-    /// Has the homes that hold this node's writes, and the given other ones, persist them.
-    async fn sync_units(&self, file: &FileData, others: BTreeSet<NodeId>, durable: bool) -> Result<()> {
+    /// Has the homes that hold this node's writes, and those of the first `size` bytes, persist them.
+    async fn sync_units(&self, file: &FileData, size: u64, durable: bool) -> Result<()> {
         let unsynced = file.take_unsynced();
         let request = UnitRequest::Sync { inode: file.inode, durable };
-        let homes = unsynced.union(&others);
-        let synced =
-            try_join_all(homes.map(|&home| self.homes.ask(home, Request::Unit(request.clone())))).await;
+        let synced = under_one_map(self.homes.cluster(), |map| {
+            let mut nodes: BTreeSet<_> = unsynced.iter().map(|&home| map.primary(home)).collect();
+            nodes.extend(self.homes.nodes(&map, file, 0..size).into_iter().map(|(node, _)| node));
+            let calls = nodes.into_iter().map(|node| Destination::Primary(node, map.epoch));
+            join_calls(calls.map(|to| self.homes.ask(to, Request::Unit(request.clone()))).collect::<Vec<_>>())
+        });
+        let synced = synced.await;
         if synced.is_err() {
             file.add_unsynced(unsynced);
         }

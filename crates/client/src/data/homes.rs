@@ -4,13 +4,14 @@ use super::file::FileData;
 use super::home::{FileVersion, Home};
 use crate::replies::unexpected_reply;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Cluster, InodeId, NodeId, Result, Timestamp, UnitId};
-use tameike_fabric::{Answer, Rpc};
+use tameike_core::{Attr, Cluster, HomeId, HomeMap, InodeId, NodeId, Result, Timestamp, UnitId};
+use tameike_fabric::{Answer, Destination, Rpc};
 use tameike_io::{Frame, Payload, Runtime};
 
 /// Client of the nodes that store files and their units.
@@ -33,36 +34,53 @@ impl HomeClient {
         &*self.rpc
     }
 
-    pub(super) fn of_unit(&self, file: &FileData, index: u64) -> NodeId {
+    pub(super) fn of_unit(&self, file: &FileData, index: u64) -> HomeId {
         self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index })
     }
 
-    pub(super) fn is_local(&self, file: &FileData, index: u64) -> bool {
-        self.of_unit(file, index) == self.rpc.local()
+    /// The homes of units with bytes of this range.
+    pub(super) fn of_bytes(&self, file: &FileData, bytes: Range<u64>) -> Vec<HomeId> {
+        let most = self.cluster.map().count() as usize;
+        let units = bytes.start / UNIT_SIZE as u64..bytes.end.div_ceil(UNIT_SIZE as u64);
+        units.take(most).map(|index| self.of_unit(file, index)).collect()
     }
 
-    /// Returns the homes of a file's units from byte `start` on, each with its first byte.
-    pub(super) fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
+    /// The node that serves a unit now.
+    pub(super) fn node_of_unit(&self, file: &FileData, index: u64) -> NodeId {
+        self.cluster.primary(self.of_unit(file, index))
+    }
+
+    /// The node that serves the home of an inode now.
+    pub(super) fn node_of_inode(&self, inode: InodeId) -> NodeId {
+        self.cluster.primary(self.cluster.inode_home(inode))
+    }
+
+    pub(super) fn is_local(&self, file: &FileData, index: u64) -> bool {
+        self.node_of_unit(file, index) == self.rpc.local()
+    }
+
+    /// Returns the nodes of a file's units with bytes of this range, each with its first byte of the range.
+    pub(super) fn nodes(&self, map: &HomeMap, file: &FileData, bytes: Range<u64>) -> Vec<(NodeId, u64)> {
         let unit_size = UNIT_SIZE as u64;
-        let first = start / unit_size;
-        let nodes = self.cluster.unit_turns(file.layout, file.inode, first);
-        nodes.into_iter().zip(first..).map(|(node, index)| (node, start.max(index * unit_size))).collect()
+        let units = bytes.start / unit_size..bytes.end.div_ceil(unit_size);
+        let nodes = self.cluster.nodes_of_units(map, file.layout, file.inode, units);
+        nodes.into_iter().map(|(node, index)| (node, bytes.start.max(index * unit_size))).collect()
     }
 
     /// Sends a request that has a payload, or whose reply has one.
     pub(super) async fn call(
         &self,
-        to: NodeId,
+        to: HomeId,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> Result<Answer> {
-        self.rpc.call(to, request, payload, into).await
+        self.rpc.call(to.into(), request, payload, into).await
     }
 
     /// Sends a request without payload.
-    pub(super) async fn ask(&self, to: NodeId, request: Request) -> Result<Answer> {
-        self.rpc.call(to, request, None, None).await
+    pub(super) async fn ask(&self, to: impl Into<Destination>, request: Request) -> Result<Answer> {
+        self.rpc.call(to.into(), request, None, None).await
     }
 
     /// Commits the size `end` to the home, after the units have the data, and whether the file may have holes. An inode's home returns its

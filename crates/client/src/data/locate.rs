@@ -11,9 +11,10 @@ use event_listener::listener;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::NodeId;
 use tameike_core::wire::unit::{UnitLocation, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
+use tameike_core::{MapEpoch, NodeId};
+use tameike_fabric::Destination;
 use tameike_io::disk::HostDevice;
 
 /// Requests for locations per read: in a file that is being written, answers may already be stale when they arrive.
@@ -51,8 +52,8 @@ impl Locator {
     ) -> Option<Located> {
         let mut parts = split(offset, length.into());
         let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return None };
-        let home = self.homes.of_unit(file, index);
-        let device = self.homes.rpc().device_of(home)?;
+        let node = self.homes.node_of_unit(file, index);
+        let device = self.homes.rpc().device_of(node)?;
         let mut requests = 0;
         loop {
             listener!(file.changed() => ended);
@@ -70,7 +71,7 @@ impl Locator {
                 LocationPlan::Request(request) => request,
             };
             requests += 1;
-            if let Some(asking) = self.ask_homes(request, Some(home)) {
+            if let Some(asking) = self.ask_homes(request, Some(node)) {
                 asking.await;
             }
         }
@@ -83,12 +84,13 @@ impl Locator {
         first: Option<NodeId>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let file = request.file().clone();
-        let home = |index| self.homes.of_unit(&file, index);
-        let homes: BTreeSet<NodeId> = request.units().iter().map(|&index| home(index)).collect();
+        let map = self.homes.cluster().map();
+        let node_of = |index| map.primary(self.homes.of_unit(&file, index));
+        let nodes: BTreeSet<NodeId> = request.units().iter().map(|&index| node_of(index)).collect();
         let mut awaited = None;
-        for node in homes {
-            let part = request.split_off(|index| home(index) == node);
-            let ask = self.clone().ask_home(node, part);
+        for node in nodes {
+            let part = request.split_off(|index| node_of(index) == node);
+            let ask = self.clone().ask_node(node, map.epoch, part);
             if first == Some(node) {
                 awaited = Some(ask);
             } else {
@@ -98,16 +100,16 @@ impl Locator {
         awaited
     }
 
-    async fn ask_home(self: Arc<Self>, home: NodeId, request: LocationRequest) {
-        if self.homes.rpc().device_of(home).is_none() {
+    async fn ask_node(self: Arc<Self>, node: NodeId, epoch: MapEpoch, request: LocationRequest) {
+        if self.homes.rpc().device_of(node).is_none() {
             return request.learn(Vec::new());
         }
         let (inode, generation, units) =
             (request.file().inode, request.generation(), request.units().to_vec());
         let locations = Request::Unit(UnitRequest::Locations { inode, units, generation });
-        match self.homes.ask(home, locations).await.map(|answer| answer.reply) {
+        match self.homes.ask(Destination::Primary(node, epoch), locations).await.map(|answer| answer.reply) {
             Ok(Reply::Unit(UnitReply::Locations(locations))) => request.learn(locations),
-            // The fallback read through the home reports the failure.
+            // The fallback read through the home reports the failure. It also follows a change of the home map.
             Ok(_) | Err(_) => request.learn(Vec::new()),
         }
     }

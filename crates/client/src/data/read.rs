@@ -182,7 +182,7 @@ impl Reader {
         }
         let home = self.homes.of_unit(file, unit.index);
         let (mut searches, is_kept) = (0, into.is_some());
-        let timed = self.peers.time_home(home, range.len());
+        let timed = self.peers.time_home(self.homes.cluster().primary(home), range.len());
         let answer = loop {
             let behind = file.home();
             let others = || {

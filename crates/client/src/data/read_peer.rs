@@ -68,7 +68,7 @@ impl PeerReader {
         tried: &mut Vec<NodeId>,
     ) -> Option<Payload> {
         let (home, coordinator) =
-            (self.homes.of_unit(file, unit.index), self.homes.cluster().inode_home(file.inode));
+            (self.homes.node_of_unit(file, unit.index), self.homes.node_of_inode(file.inode));
         while tried.len() < HOLDERS_TRIED_MAX {
             let node = self.choose_holder(file, tried, home, range.len())?;
             tried.push(node);

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::unit::{Sought, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{InodeId, Layout, Result};
+use tameike_core::{HomeMap, InodeId, Layout, MapEpoch, NodeId, Result};
+use tameike_fabric::{Destination, join_calls, under_one_map};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -65,14 +66,15 @@ impl SpaceClient {
         grows: bool,
     ) -> Result<()> {
         self.writer.leave_inline(file).await?;
-        let turns = self.homes.turns(file, bytes.start);
-        let step = turns.len() as u64;
-        let calls = turns.iter().filter(|(_, start)| *start < bytes.end).map(|&(node, start)| {
-            file.add_unsynced([node]);
-            let request = UnitRequest::Space { inode: file.inode, change, start, end: bytes.end, step };
-            self.homes.ask(node, Request::Unit(request))
-        });
-        try_join_all(calls).await?;
+        let (inode, layout, Range { start, end }) = (file.inode, file.layout, bytes.clone());
+        let request = || Request::Unit(UnitRequest::Space { inode, change, start, end, layout });
+        under_one_map(self.homes.cluster(), |map| {
+            file.add_unsynced(self.homes.of_bytes(file, bytes.clone()));
+            let nodes = self.homes.nodes(&map, file, bytes.clone());
+            let calls = nodes.into_iter().map(|(node, _)| Destination::Primary(node, map.epoch));
+            join_calls(calls.map(|to| self.homes.ask(to, request())).collect::<Vec<_>>())
+        })
+        .await?;
         let end = if grows { bytes.end } else { 0 };
         let now = self.homes.runtime.now();
         let (version, _) = self.homes.commit(&Home::Inode, file.inode, (end, true), now).await?;
@@ -94,22 +96,30 @@ impl SpaceClient {
         if file.is_inline() {
             return Ok((sought == Sought::Data && start < end).then_some(start));
         }
-        let turns = self.homes.turns(file, start);
-        let step = turns.len() as u64;
+        under_one_map(self.homes.cluster(), |map| self.seek_under(map, file, sought, start..end)).await
+    }
+
+    async fn seek_under(
+        &self,
+        map: Arc<HomeMap>,
+        file: &FileData,
+        sought: Sought,
+        bytes: Range<u64>,
+    ) -> Result<Option<u64>> {
+        let (inode, layout, epoch) = (file.inode, file.layout, map.epoch);
         let ask = |node, start| async move {
-            let request = UnitRequest::Seek { inode: file.inode, sought, start, step };
-            let answer = self.homes.ask(node, Request::Unit(request)).await?;
-            match answer.reply {
+            let request = Request::Unit(UnitRequest::Seek { inode, sought, start, layout });
+            match self.homes.ask(Destination::Primary(node, epoch), request).await?.reply {
                 Reply::Unit(UnitReply::Found { at, found }) => Ok((node, at, found)),
                 other => Err(unexpected_reply(&other)),
             }
         };
-        let first = turns.into_iter().filter(|(_, at)| *at < end).map(|(node, at)| ask(node, at));
+        let first = self.homes.nodes(&map, file, bytes.clone()).into_iter().map(|(node, at)| ask(node, at));
         let mut places = try_join_all(first).await?;
         loop {
             let Some(place) = places.iter_mut().min_by_key(|(_, at, _)| *at) else { return Ok(None) };
             match *place {
-                (_, at, _) if at >= end => return Ok(None),
+                (_, at, _) if at >= bytes.end => return Ok(None),
                 (_, at, true) => return Ok(Some(at)),
                 (node, at, false) => *place = ask(node, at).await?,
             }
@@ -119,14 +129,19 @@ impl SpaceClient {
     /// Returns the file's space in blocks of `st_blocks`: the space at its homes and this node's unsent bytes. For a cached file, that of
     /// its dirty bytes.
     pub(crate) async fn usage(&self, inode: InodeId, layout: Layout) -> Result<u64> {
-        let calls = self.homes.cluster().unit_homes(layout, inode).into_iter().map(|node| async move {
-            let answer = self.homes.ask(node, Request::Unit(UnitRequest::Usage { inode })).await?;
-            match answer.reply {
-                Reply::Unit(UnitReply::Usage(bytes)) => Ok(bytes),
-                other => Err(unexpected_reply(&other)),
-            }
+        let cluster = self.homes.cluster();
+        let used = under_one_map(cluster, |map| {
+            let nodes = map.primaries(cluster.unit_homes(layout, inode));
+            try_join_all(nodes.into_iter().map(move |node| self.usage_at(node, map.epoch, inode)))
         });
-        let at_homes: u64 = try_join_all(calls).await?.into_iter().sum();
-        Ok(at_homes / 512)
+        Ok(used.await?.into_iter().sum::<u64>() / 512)
+    }
+
+    async fn usage_at(&self, node: NodeId, epoch: MapEpoch, inode: InodeId) -> Result<u64> {
+        let request = Request::Unit(UnitRequest::Usage { inode });
+        match self.homes.ask(Destination::Primary(node, epoch), request).await?.reply {
+            Reply::Unit(UnitReply::Usage(bytes)) => Ok(bytes),
+            other => Err(unexpected_reply(&other)),
+        }
     }
 }

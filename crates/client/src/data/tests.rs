@@ -25,7 +25,7 @@ use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Attr, Errno, Generation, NodeId, Slot, Timestamp, UnitId};
-use tameike_fabric::Answer;
+use tameike_fabric::{Answer, Destination};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload, Slab};
@@ -65,7 +65,12 @@ struct HomesRpc {
 }
 
 impl Homes {
-    fn serve(&mut self, request: Request, payload: Option<Payload>) -> Result<(Reply, Vec<u8>)> {
+    fn serve(
+        &mut self,
+        node: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+    ) -> Result<(Reply, Vec<u8>)> {
         match request {
             Request::Unit(UnitRequest::Write { .. }) if self.failing => Err(Errno::ENOSPC.into()),
             Request::Unit(UnitRequest::Write { unit, ranges, .. }) => {
@@ -90,7 +95,7 @@ impl Homes {
             Request::Unit(UnitRequest::Locations { units, .. }) => {
                 Ok((Reply::Unit(locations::serve(self, units)), Vec::new()))
             }
-            Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, request)), Vec::new())),
+            Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, node, request)), Vec::new())),
             Request::Meta(_) if self.is_down => Err(Errno::EHOSTDOWN.into()),
             Request::Meta(request) => Ok((Reply::Meta(self.serve_meta(request)?), Vec::new())),
             other => panic!("{other:?}"),
@@ -162,7 +167,7 @@ impl Rpc for HomesRpc {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,
@@ -185,11 +190,11 @@ impl Rpc for HomesRpc {
             if let Request::Client(request) = request {
                 runtime.sleep(std::time::Duration::from_micros(wait)).await;
                 homes.lock().in_flight.0 -= 1;
-                return holders::serve(&homes, to, request, frame.await);
+                return holders::serve(&homes, to.node(&fixtures::cluster(2)), request, frame.await);
             }
             // The network reads the payload at this point.
             payload.as_ref().map(Payload::sums);
-            let served = homes.lock().serve(request, payload);
+            let served = homes.lock().serve(to.node(&fixtures::cluster(2)), request, payload);
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
             homes.lock().in_flight.0 -= 1;
             let (reply, bytes) = served?;

@@ -18,7 +18,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::wire::unit::{SPACE_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
+use tameike_core::{Errno, Generation, HomeId, Result, UnitId};
 use tameike_io::{Frame, Payload};
 
 /// Pieces of one unit that may be in flight at the same time.
@@ -161,7 +161,7 @@ impl Writer {
         &self,
         file: &FileData,
         unit: UnitId,
-        home: NodeId,
+        home: HomeId,
         parts: Vec<Payload>,
     ) -> Result<()> {
         let generation = file.begin_unit_write(home);
@@ -176,7 +176,7 @@ impl Writer {
     /// has flushed some files.
     async fn write_message(
         &self,
-        home: NodeId,
+        home: HomeId,
         unit: UnitId,
         generation: Generation,
         (ranges, payload): (RangeSet, Payload),

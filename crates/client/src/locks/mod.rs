@@ -25,7 +25,7 @@ use std::time::Duration;
 use tameike_core::wire::lock::{FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, FaultKind, InodeId, NodeId, Result};
-use tameike_fabric::{PeerEvent, Rpc};
+use tameike_fabric::{Destination, PeerEvent, Rpc};
 use tameike_io::Runtime;
 
 /// Delay before the first deadlock check of a waiting request; doubles with each check.
@@ -125,8 +125,8 @@ impl FileLocks {
         LockOwner { node: self.rpc.local(), number }
     }
 
-    async fn call(&self, to: NodeId, request: Request) -> Result<Reply> {
-        Ok(self.rpc.call(to, request, None, None).await?.reply)
+    async fn call(&self, to: impl Into<Destination>, request: Request) -> Result<Reply> {
+        Ok(self.rpc.call(to.into(), request, None, None).await?.reply)
     }
 
     async fn ask(&self, inode: InodeId, request: LockRequest) -> Result<LockReply> {
@@ -307,7 +307,7 @@ impl FileLocks {
                     log::error!("the home of {inode} refuses to withdraw a lock request: {fault}");
                     break;
                 }
-                if locks.state.lock().failed.contains(&home) {
+                if locks.state.lock().failed.contains(&locks.cluster.primary(home)) {
                     break;
                 }
                 locks.runtime.sleep(pause).await;

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::limits::SLOT_COUNT;
 use tameike_core::wire::lock::{FileLock, LockKind, LockRange};
 use tameike_core::{Errno, InodeId, Result};
 
@@ -32,8 +33,12 @@ impl FileLocks {
         let mut held = NameLocks { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
         // In ascending order: two nodes that lock several names cannot deadlock.
         for name in names {
-            let mut place = name;
-            for _ in self.cluster.device_nodes() {
+            let (mut place, mut tried) = (name, BTreeSet::new());
+            for _ in 0..SLOT_COUNT {
+                if !tried.insert(self.cluster.primary(self.cluster.inode_home(place))) {
+                    place = place.in_next_slot();
+                    continue;
+                }
                 held.names.push(place);
                 match self.hold_name(place, held.owner, self.ticket()).await {
                     Err(fault) if !is_answer(&fault) => place = place.in_next_slot(),

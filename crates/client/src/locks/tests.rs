@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::lock::Blocker;
-use tameike_fabric::Answer;
+use tameike_fabric::{Answer, Destination};
 use tameike_io::os::runtime::{Resolver, promise};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
@@ -77,7 +77,7 @@ impl Rpc for HomeRpc {
 
     fn call(
         &self,
-        _: NodeId,
+        _: Destination,
         request: Request,
         _: Option<Payload>,
         _: Option<Frame>,

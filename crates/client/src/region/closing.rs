@@ -32,7 +32,7 @@ impl Memory {
             return Ok(claimed);
         }
         let sent = match self.protect_again(&claimed) {
-            Ok(()) => self.send_changes(&mut Differences::claimed(self, &claimed), changed).await,
+            Ok(()) => self.send_changes(|| Differences::claimed(self, &claimed), changed).await.map(drop),
             Err(fault) => Err(fault),
         };
         if let Err(fault) = sent {

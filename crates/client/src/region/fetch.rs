@@ -63,7 +63,8 @@ impl Memory {
         match (answer.reply, answer.payload) {
             (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == length as usize => Ok(bytes),
             (Reply::Unit(UnitReply::Read), _) => {
-                let why = format!("{home} sent a wrong number of bytes for a read of {length} bytes");
+                let node = cluster.primary(home);
+                let why = format!("{node} sent a wrong number of bytes for a read of {length} bytes");
                 Err(Fault::new(Errno::EPROTO, why))
             }
             (other, _) => Err(unexpected_reply(&other)),

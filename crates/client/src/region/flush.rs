@@ -16,8 +16,9 @@ use tameike_core::region::Tracking;
 use tameike_core::wire::region::{RegionReply, RegionRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{NodeId, Result, UnitId};
+use tameike_core::{Errno, MapEpoch, NodeId, Result, UnitId};
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, PageWord, UNIT_PAGES};
+use tameike_fabric::Destination;
 use tameike_io::{Frame, Payload};
 
 /// Number of flushes in a row after which an unchanged page is closed: comparing it as often costs about as much as a fault.
@@ -28,10 +29,12 @@ const IN_FLIGHT_MAX: usize = 4;
 /// A page in memory of this process.
 pub(super) type Page = [u8; PAGE_SIZE];
 
-/// Differences between pages and their twins, one home after the other, in patches.
+/// Differences between pages and their twins, one node after the other, in patches.
 pub(super) struct Differences<'a> {
     memory: &'a Memory,
-    /// The pages, in runs that are each of one unit, by home.
+    /// The home map by which `runs` is sorted.
+    epoch: MapEpoch,
+    /// The pages, in runs that are each of one unit, by the node that serves the unit.
     runs: BTreeMap<NodeId, Vec<Range<u32>>>,
     /// Pages of the current run that are not compared yet.
     rest: Range<u32>,
@@ -41,9 +44,9 @@ pub(super) struct Differences<'a> {
     unchanged: Vec<Range<u32>>,
 }
 
-/// A patch for a home.
+/// A patch for a node.
 struct Patch {
-    home: NodeId,
+    to: Destination,
     payload: Payload,
 }
 
@@ -77,17 +80,30 @@ impl Memory {
     async fn send_all(self: &Arc<Self>, changed: &mut RangeSet) -> Result<()> {
         changed.insert_all(&std::mem::take(&mut self.added.lock().unannounced));
         self.scan_written(0..self.control().pages())?;
-        let mut differences = Differences::written(self);
-        self.send_changes(&mut differences, changed).await?;
-        let unchanged = differences.unchanged;
+        let unchanged = self.send_changes(|| Differences::written(self), changed).await?;
         self.close_unchanged(&unchanged, changed).await
     }
 
-    /// Sends differences to the homes, and adds their pages to `changed`.
+    /// Sends differences to the homes, and adds their pages to `changed`. Returns pages that several flushes in a row have found unchanged.
     ///
     /// # Errors
     /// The first one; other differences may have been sent.
-    pub(super) async fn send_changes(
+    pub(super) async fn send_changes<'a>(
+        self: &Arc<Self>,
+        differences: impl Fn() -> Differences<'a>,
+        changed: &mut RangeSet,
+    ) -> Result<Vec<Range<u32>>> {
+        loop {
+            let mut differences = differences();
+            match self.send_differences(&mut differences, changed).await {
+                // A unit has moved to another node.
+                Err(fault) if fault.errno == Errno::EREMCHG => {}
+                sent => return sent.map(|()| differences.unchanged),
+            }
+        }
+    }
+
+    async fn send_differences(
         self: &Arc<Self>,
         differences: &mut Differences<'_>,
         changed: &mut RangeSet,
@@ -111,9 +127,9 @@ impl Memory {
     }
 
     async fn send(&self, patch: Patch) -> Result<Payload> {
-        let Patch { home, payload } = patch;
+        let Patch { to, payload } = patch;
         let request = Request::Unit(UnitRequest::Patch { inode: self.file.inode });
-        match self.parts.call(home, request, Some(payload.clone())).await?.reply {
+        match self.parts.call(to, request, Some(payload.clone())).await?.reply {
             Reply::Unit(UnitReply::Done) => Ok(payload),
             other => Err(unexpected_reply(&other)),
         }
@@ -174,30 +190,32 @@ impl<'a> Differences<'a> {
         pages: impl Iterator<Item = Range<u32>>,
         is_compared: fn(PageWord) -> bool,
     ) -> Self {
-        let mut runs = BTreeMap::<NodeId, Vec<Range<u32>>>::new();
+        let cluster = &memory.parts.cluster;
+        let (map, mut runs) = (cluster.map(), BTreeMap::<NodeId, Vec<Range<u32>>>::new());
         for run in pages {
             let unit: UnitId = memory.unit(run.start / UNIT_PAGES);
-            runs.entry(memory.parts.cluster.unit_home(memory.file.layout, unit)).or_default().push(run);
+            let home = cluster.unit_home(memory.file.layout, unit);
+            runs.entry(map.primary(home)).or_default().push(run);
         }
         // They are taken from the end.
         runs.values_mut().for_each(|runs| runs.reverse());
-        Self { memory, runs, rest: 0..0, is_compared, unchanged: Vec::new() }
+        Self { memory, epoch: map.epoch, runs, rest: 0..0, is_compared, unchanged: Vec::new() }
     }
 
     fn has_more(&self) -> bool {
         !self.rest.is_empty() || !self.runs.is_empty()
     }
 
-    /// The next pages to compare, of one run of a home.
-    fn advance(&mut self, home: NodeId) -> bool {
+    /// The next pages to compare, of one run of a node.
+    fn advance(&mut self, node: NodeId) -> bool {
         if !self.rest.is_empty() {
             return true;
         }
-        let Some(runs) = self.runs.get_mut(&home) else { return false };
+        let Some(runs) = self.runs.get_mut(&node) else { return false };
         match runs.pop() {
             Some(run) => self.rest = run,
             None => {
-                self.runs.remove(&home);
+                self.runs.remove(&node);
                 return false;
             }
         }
@@ -215,13 +233,13 @@ impl<'a> Differences<'a> {
         }
     }
 
-    /// Fills `frame` with the changes for the next home; `None` if there are none.
+    /// Fills `frame` with the changes for the next node; `None` if there are none.
     fn next_patch(&mut self, mut frame: Frame) -> Option<Patch> {
-        let home = *self.runs.keys().next()?;
+        let node = *self.runs.keys().next()?;
         let mut writer = PatchWriter::new(&mut frame);
         let is_full = |writer: &PatchWriter<'_>, capacity: usize| writer.len() + RECORD_SIZE_MAX > capacity;
         let (mut data, mut twin): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
-        while !is_full(&writer, tameike_core::limits::UNIT_SIZE) && self.advance(home) {
+        while !is_full(&writer, tameike_core::limits::UNIT_SIZE) && self.advance(node) {
             let page = self.rest.start;
             self.rest.start += 1;
             let memory = &self.memory.memory;
@@ -245,6 +263,9 @@ impl<'a> Differences<'a> {
             }
         }
         let size = writer.len() as u32;
-        (size > 0).then(|| Patch { home, payload: Payload::new(Arc::new(frame), 0..size) })
+        (size > 0).then(|| Patch {
+            to: Destination::Primary(node, self.epoch),
+            payload: Payload::new(Arc::new(frame), 0..size),
+        })
     }
 }

@@ -52,7 +52,7 @@ use tameike_core::wire::window::WindowRequest;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result};
 use tameike_dsm::memory::RegionMemory;
-use tameike_fabric::{Answer, PeerEvent, Rpc};
+use tameike_fabric::{Answer, Destination, PeerEvent, Rpc};
 use tameike_io::{Payload, Runtime};
 use window::NodeWindow;
 
@@ -149,8 +149,13 @@ impl Parts {
         REGION_NUMBERS | self.last_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    async fn call(&self, to: NodeId, request: Request, payload: Option<Payload>) -> Result<Answer> {
-        self.rpc.call(to, request, payload, None).await
+    async fn call(
+        &self,
+        to: impl Into<Destination>,
+        request: Request,
+        payload: Option<Payload>,
+    ) -> Result<Answer> {
+        self.rpc.call(to.into(), request, payload, None).await
     }
 
     /// Asks the coordinator of a region.
@@ -353,7 +358,8 @@ impl Regions {
             return;
         }
         let of_region = |(inode, region): (&InodeId, &NodeRegion)| {
-            (self.parts.cluster.inode_home(*inode) == node).then(|| region.barrier.clone())
+            let cluster = &self.parts.cluster;
+            (cluster.primary(cluster.inode_home(*inode)) == node).then(|| region.barrier.clone())
         };
         let barriers: Vec<_> = self.table.lock().regions.iter().filter_map(of_region).collect();
         for barrier in barriers {

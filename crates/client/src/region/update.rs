@@ -10,11 +10,11 @@ use crate::replies::unexpected_reply;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::Result;
 use tameike_core::patch::Difference;
 use tameike_core::ranges::RangeSet;
 use tameike_core::region::Tracking;
 use tameike_core::wire::region::{Changes, RegionReply, RegionRequest};
-use tameike_core::Result;
 use tameike_dsm::control::{Counter, PAGE_SIZE, PageState, UNIT_PAGES};
 
 /// Pause before another look at pages that processes have claimed.
@@ -93,7 +93,9 @@ impl Memory {
             match word.state() {
                 PageState::Absent => {}
                 PageState::Written | PageState::Opening => add_page(&mut sorted.written, page),
-                PageState::Valid if control.replace(page, word, word.dropped()) => add_page(&mut dropped, page),
+                PageState::Valid if control.replace(page, word, word.dropped()) => {
+                    add_page(&mut dropped, page)
+                }
                 PageState::Valid | PageState::Claimed => sorted.claimed.insert(page..page + 1),
             }
         }

@@ -10,12 +10,14 @@ use crate::data::{FileData, FileVersion, dense_blocks};
 use crate::replies::unexpected_reply;
 use crate::types::{FileNumber, ViewSpace};
 use futures_util::future::try_join_all;
+use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::meta::{Command, DirStat, MetaReply, MetaRequest, Node};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, View};
+use tameike_core::{Attr, Errno, Fault, FileKind, HomeMap, InodeId, Layout, MapEpoch, NodeId, Result, View};
+use tameike_fabric::{Destination, under_one_map};
 
 /// Number of replies that may be overtaken by this node's own reports before the next reply is used unconditionally.
 const OVERTAKEN_MAX: u32 = 2;
@@ -138,38 +140,43 @@ impl SharedView {
     }
 
     async fn directory_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let homes = self.children_homes(dir);
-        if let Some(stat) = self.directories.fresh_stat(dir, &homes, self.runtime.clock.monotonic()) {
+        let sharded = self.directories.is_sharded(dir) && dir.pinned_node().is_none();
+        let nodes = self.children_nodes(&self.cluster.map(), dir, sharded);
+        if let Some(stat) = self.directories.fresh_stat(dir, &nodes, self.runtime.clock.monotonic()) {
             return Ok(stat);
         }
         self.fetch_directory_stat(dir).await
     }
 
-    /// Returns the homes of a directory's children, from cached state.
-    pub(super) fn children_homes(&self, dir: InodeId) -> Vec<NodeId> {
-        if self.directories.is_sharded(dir) && dir.pinned_node().is_none() {
-            self.cluster.device_nodes().to_vec()
-        } else {
-            vec![self.cluster.children_home(dir)]
+    /// Returns the nodes with entries of a directory.
+    pub(super) fn children_nodes(&self, map: &HomeMap, dir: InodeId, sharded: bool) -> Vec<NodeId> {
+        match sharded {
+            true => map.nodes().to_vec(),
+            false => vec![map.primary(self.cluster.children_home(dir))],
         }
     }
 
     /// Requests a directory's times and counts from the homes of its children.
     pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let first = self.cluster.children_home(dir);
-        let mut all = self.ask_directory_stat(first, dir).await?;
+        under_one_map(&self.cluster, |map| self.fetch_directory_stat_under(map, dir)).await
+    }
+
+    async fn fetch_directory_stat_under(&self, map: Arc<HomeMap>, dir: InodeId) -> Result<DirStat> {
+        let ask = |node| self.ask_directory_stat(node, map.epoch, dir);
+        let first = map.primary(self.cluster.children_home(dir));
+        let mut all = ask(first).await?;
         if all.sharded {
-            let others = self.cluster.device_nodes().iter().filter(|&&home| home != first);
-            let parts = try_join_all(others.map(|&home| self.ask_directory_stat(home, dir))).await?;
+            let others = map.nodes().iter().copied().filter(|&node| node != first);
+            let parts = try_join_all(others.map(ask)).await?;
             parts.into_iter().for_each(|part| all.gather(part));
         }
         Ok(all)
     }
 
-    async fn ask_directory_stat(&self, home: NodeId, dir: InodeId) -> Result<DirStat> {
-        match self.ask(home, MetaRequest::DirStat { dir }).await? {
+    async fn ask_directory_stat(&self, node: NodeId, epoch: MapEpoch, dir: InodeId) -> Result<DirStat> {
+        match self.ask(Destination::Primary(node, epoch), MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => {
-                self.directories.set_part(dir, home, stat, self.runtime.clock.monotonic());
+                self.directories.set_part(dir, node, stat, self.runtime.clock.monotonic());
                 Ok(stat)
             }
             other => Err(unexpected_reply(&other)),
@@ -205,12 +212,13 @@ impl SharedView {
 
     /// Sums the view's capacity and usage over all device nodes.
     pub(super) async fn gather_space(&self) -> Result<ViewSpace> {
-        let (view, homes) = match self.root.pinned_node() {
-            Some(home) => (View::NodeLocal, vec![home]),
-            None => (View::JobShared, self.cluster.device_nodes().to_vec()),
+        let map = self.cluster.map();
+        let (view, nodes) = match self.root.pinned_node() {
+            Some(_) => (View::NodeLocal, vec![map.primary(self.cluster.inode_home(self.root))]),
+            None => (View::JobShared, map.nodes().to_vec()),
         };
         let request = Request::Admin(AdminRequest::Space { view });
-        let answers = homes.iter().map(|&home| self.rpc.call(home, request.clone(), None, None));
+        let answers = nodes.into_iter().map(|node| self.rpc.call(node.into(), request.clone(), None, None));
         let mut space = ViewSpace::default();
         for answer in try_join_all(answers).await? {
             let Reply::Admin(AdminReply::Space(part)) = answer.reply else {

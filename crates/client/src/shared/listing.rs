@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{DirEntry, MetaReply, MetaRequest};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, Result};
+use tameike_fabric::{Destination, under_one_map};
 
 /// Cursors after `.` and after `..`. Cursors of entries are larger ([`DirOffset`]).
 const AFTER_DOT: u64 = 1;
@@ -33,15 +34,15 @@ impl SharedView {
     async fn list_names(&self, dir: InodeId, after: u64) -> Result<Vec<ListedEntry>> {
         for _ in 0..CORRECTIONS_MAX {
             let sharded = self.directories.is_sharded(dir) && dir.pinned_node().is_none();
-            let (homes, limit) = if sharded {
-                let homes = self.cluster.device_nodes();
-                (homes.to_vec(), 2 * READDIR_ENTRIES_MAX / homes.len() as u32)
-            } else {
-                (vec![self.cluster.children_home(dir)], READDIR_ENTRIES_MAX)
-            };
-            let limit = limit.clamp(SHARDED_ENTRIES_MIN, READDIR_ENTRIES_MAX);
-            let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, sharded };
-            let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
+            let replies = under_one_map(&self.cluster, |map| {
+                let nodes = self.children_nodes(&map, dir, sharded);
+                let limit = 2 * READDIR_ENTRIES_MAX / nodes.len() as u32;
+                let limit = limit.clamp(SHARDED_ENTRIES_MIN, READDIR_ENTRIES_MAX);
+                let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, sharded };
+                let nodes = nodes.into_iter().map(|node| Destination::Primary(node, map.epoch));
+                try_join_all(nodes.map(|to| self.ask(to, request.clone())).collect::<Vec<_>>())
+            });
+            let replies = replies.await?;
             let corrected = replies.iter().find_map(|reply| match reply {
                 MetaReply::Sharding { sharded } => Some(*sharded),
                 _ => None,
@@ -125,7 +126,7 @@ mod tests {
 
         fn call(
             &self,
-            to: NodeId,
+            to: Destination,
             request: Request,
             _: Option<Payload>,
             _: Option<Frame>,
@@ -134,7 +135,10 @@ mod tests {
                 Request::Meta(MetaRequest::ReadDir { sharded: false, .. }) => {
                     MetaReply::Sharding { sharded: true }
                 }
-                Request::Meta(MetaRequest::ReadDir { after, limit, .. }) => self.part(to, after, limit),
+                Request::Meta(MetaRequest::ReadDir { after, limit, .. }) => {
+                    let Destination::Primary(node, _) = to else { panic!("{to:?}") };
+                    self.part(node, after, limit)
+                }
                 Request::Meta(MetaRequest::DirStat { .. }) => MetaReply::DirStat(DirStat::default()),
                 other => panic!("{other:?}"),
             };
@@ -149,7 +153,7 @@ mod tests {
         for number in 0..names {
             let entry = EntryName { dir: InodeId::ROOT, name: format!("file {number}").into_bytes() };
             let home = cluster.entry_home(InodeId::ROOT, entry.offset(), true);
-            homes.parts.entry(home).or_default().insert(entry.offset(), entry.name);
+            homes.parts.entry(cluster.primary(home)).or_default().insert(entry.offset(), entry.name);
         }
         let homes = Arc::new(homes);
         let (runtime, pool) = (Simulation::new(1).runtime(), Slab::new(1).expect("a frame").pool(1));

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::meta::{MetaReply, MetaRequest, Node, OpenId};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, InodeId, NodeId, Result};
-use tameike_fabric::Rpc;
+use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
 
 #[derive(Clone)]
@@ -71,7 +71,13 @@ impl SharedView {
         let (leases, reports) = (Arc::new(NameLeases::default()), engine.reports().clone());
         Self {
             locks,
-            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), leases.clone(), reports)),
+            closer: Arc::new(Closer::new(
+                runtime.clone(),
+                cluster.clone(),
+                rpc.clone(),
+                leases.clone(),
+                reports,
+            )),
             runtime,
             cluster,
             rpc,
@@ -102,8 +108,8 @@ impl SharedView {
         self.rpc.local()
     }
 
-    async fn ask(&self, to: NodeId, request: MetaRequest) -> Result<MetaReply> {
-        let answer = self.rpc.call(to, Request::Meta(request), None, None).await?;
+    async fn ask(&self, to: impl Into<Destination>, request: MetaRequest) -> Result<MetaReply> {
+        let answer = self.rpc.call(to.into(), Request::Meta(request), None, None).await?;
         match answer.reply {
             Reply::Meta(reply) => Ok(reply),
             other => Err(unexpected_reply(&other)),

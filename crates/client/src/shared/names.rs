@@ -11,7 +11,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
 };
-use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, name};
+use tameike_core::{Errno, Fault, FileKind, HomeId, InodeId, Result, name};
 
 /// Most corrections of one directory's sharding within one request.
 pub(super) const CORRECTIONS_MAX: u32 = 8;
@@ -32,7 +32,7 @@ impl SharedView {
         &self,
         entry: &EntryName,
         mut request: impl FnMut(bool) -> MetaRequest,
-    ) -> Result<(NodeId, MetaReply)> {
+    ) -> Result<(HomeId, MetaReply)> {
         for _ in 0..CORRECTIONS_MAX {
             let sharded = self.directories.is_sharded(entry.dir);
             let home = self.cluster.entry_home(entry.dir, entry.offset(), sharded);
@@ -158,9 +158,12 @@ impl SharedView {
     }
 
     /// Updates cached state after this node changed a directory: `part` is the new stat if the reply included it.
-    fn changed_directory(&self, dir: InodeId, home: NodeId, part: Option<DirStat>) {
+    fn changed_directory(&self, dir: InodeId, home: HomeId, part: Option<DirStat>) {
         match part {
-            Some(part) => self.directories.set_part(dir, home, part, self.runtime.clock.monotonic()),
+            Some(part) => {
+                let node = self.cluster.primary(home);
+                self.directories.set_part(dir, node, part, self.runtime.clock.monotonic());
+            }
             None => self.directories.changed(dir),
         }
     }
@@ -196,7 +199,7 @@ impl SharedView {
         let inode = handle.file.inode;
         let access = handle.file.take_access(|access| self.closer.keep_access(inode, access));
         let read = access.map(|access| access.time);
-        self.closer.close(self.cluster.inode_home(inode), inode, handle.open, read);
+        self.closer.close(inode, handle.open, read);
         self.engine.close(&handle.file);
         // The home's reply to a reported access updates or ends the lease.
         if read.is_none() {

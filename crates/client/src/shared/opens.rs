@@ -2,6 +2,7 @@
 //!
 //! A home counts the nodes' opens of its files and frees a removed file at the last close. The client therefore retries each report until
 //! the home answers. It also reports opens without a reply: the home closes such an open, or refuses it if it arrives later.
+//! Reports to all homes of a node share messages; if a home moves, they are sorted again.
 
 use super::leases::NameLeases;
 use crate::data::{Access, HolderReports};
@@ -14,9 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::Request;
+use tameike_core::wire::holders::HolderOutcome;
 use tameike_core::wire::meta::{Closed, MetaRequest, OpenId, Opener};
-use tameike_core::{Attr, Errno, Fault, FaultKind, InodeId, NodeId, Result, Timestamp};
-use tameike_fabric::Rpc;
+use tameike_core::{Attr, Cluster, Errno, Fault, FaultKind, HomeId, InodeId, NodeId, Result, Timestamp};
+use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
 
 /// Batch size at which the client stops waiting for more closes.
@@ -29,27 +31,43 @@ const BATCH_MAX: usize = 1024;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Pending reports to one home.
+/// Pending reports to the homes of one node.
 #[derive(Default)]
 struct Pending {
     /// Closed opens and their files.
     opens: Vec<(InodeId, Closed)>,
-    /// Opens that were given up.
-    undone: Vec<OpenId>,
+    /// Opens that were given up, with the homes that may have counted them.
+    undone: Vec<(HomeId, OpenId)>,
     /// True if a task is sending reports.
     sending: bool,
     /// True if the last attempt failed.
     failed: bool,
-    /// Notified when a batch is full or the home is reachable again.
+    /// Notified when a batch is full or the node is reachable again.
     wake: Arc<Event>,
+}
+
+/// Reports of one message.
+struct Batch {
+    opens: Vec<(InodeId, Closed)>,
+    undone: Vec<(HomeId, OpenId)>,
+    holder_outcomes: Vec<HolderOutcome>,
+}
+
+/// The end of a batch.
+enum Sent {
+    /// The homes accepted it, or rejected it for good.
+    Answered(bool),
+    /// The node no longer serves all homes of the batch.
+    Moved,
 }
 
 pub(super) struct Closer {
     runtime: Runtime,
+    cluster: Arc<Cluster>,
     rpc: Arc<dyn Rpc>,
     /// Last open identifier.
     last: AtomicU64,
-    homes: Mutex<BTreeMap<NodeId, Pending>>,
+    nodes: Mutex<BTreeMap<NodeId, Pending>>,
     /// True if any report has ever failed.
     has_failed: AtomicBool,
     /// Accesses to report with closes, by file and time.
@@ -63,13 +81,14 @@ pub(super) struct Closer {
 impl Closer {
     pub(super) fn new(
         runtime: Runtime,
+        cluster: Arc<Cluster>,
         rpc: Arc<dyn Rpc>,
         leases: Arc<NameLeases>,
         reports: Arc<HolderReports>,
     ) -> Self {
         let last = AtomicU64::new(runtime.random_u64());
-        let (homes, has_failed, accesses) = Default::default();
-        Self { runtime, rpc, last, homes, has_failed, accesses, leases, reports }
+        let (nodes, has_failed, accesses) = Default::default();
+        Self { runtime, cluster, rpc, last, nodes, has_failed, accesses, leases, reports }
     }
 
     pub(super) fn opening(self: &Arc<Self>) -> Opening {
@@ -78,15 +97,9 @@ impl Closer {
     }
 
     /// Queues the report of a close and of the file's last access.
-    pub(super) fn close(
-        self: &Arc<Self>,
-        home: NodeId,
-        inode: InodeId,
-        open: OpenId,
-        read: Option<Timestamp>,
-    ) {
+    pub(super) fn close(self: &Arc<Self>, inode: InodeId, open: OpenId, read: Option<Timestamp>) {
         let closed = Closed { open, read };
-        self.add(home, |pending| pending.opens.push((inode, closed)));
+        self.add(self.cluster.inode_home(inode), |pending| pending.opens.push((inode, closed)));
     }
 
     /// Keeps an access visible until its report.
@@ -116,10 +129,11 @@ impl Closer {
         self.accesses.lock().retain(|(file, _), _| *file != inode);
     }
 
-    fn add(self: &Arc<Self>, home: NodeId, add: impl FnOnce(&mut Pending)) {
+    fn add(self: &Arc<Self>, home: HomeId, add: impl FnOnce(&mut Pending)) {
+        let node = self.cluster.primary(home);
         let start = {
-            let mut homes = self.homes.lock();
-            let pending = homes.entry(home).or_default();
+            let mut nodes = self.nodes.lock();
+            let pending = nodes.entry(node).or_default();
             add(pending);
             if pending.opens.len() == BATCH_FULL {
                 pending.wake.notify(usize::MAX);
@@ -127,53 +141,61 @@ impl Closer {
             !std::mem::replace(&mut pending.sending, true)
         };
         if start {
-            self.runtime.spawn(self.clone().send_reports(home));
+            self.runtime.spawn(self.clone().send_reports(node));
         }
     }
 
-    /// Resumes reports to a home that has just answered a request. So the pending closes never exceed the number of opens at the time of
-    /// the failure.
-    pub(super) fn reached(&self, home: NodeId) {
+    /// Resumes reports to a node that has just answered a request to a home. So the pending closes never exceed the number of opens at the
+    /// time of the failure.
+    pub(super) fn reached(&self, home: HomeId) {
         if !self.has_failed.load(Ordering::Acquire) {
             return;
         }
-        if let Some(pending) = self.homes.lock().get(&home).filter(|pending| pending.failed) {
+        let node = self.cluster.primary(home);
+        if let Some(pending) = self.nodes.lock().get(&node).filter(|pending| pending.failed) {
             pending.wake.notify(usize::MAX);
         }
     }
 
-    fn set_failed(&self, home: NodeId, failed: bool) {
+    fn set_failed(&self, node: NodeId, failed: bool) {
         if failed {
             self.has_failed.store(true, Ordering::Release);
         }
-        if let Some(pending) = self.homes.lock().get_mut(&home) {
+        if let Some(pending) = self.nodes.lock().get_mut(&node) {
             pending.failed = failed;
         }
     }
 
-    /// Sends reports to a home until none is pending.
-    async fn send_reports(self: Arc<Self>, home: NodeId) {
-        let Some(wake) = self.homes.lock().get(&home).map(|pending| pending.wake.clone()) else { return };
+    /// Sends reports to a node until none is pending.
+    async fn send_reports(self: Arc<Self>, node: NodeId) {
+        let Some(wake) = self.nodes.lock().get(&node).map(|pending| pending.wake.clone()) else { return };
         loop {
             listener!(wake => woken);
             let is_full =
-                self.homes.lock().get(&home).is_some_and(|pending| pending.opens.len() >= BATCH_FULL);
+                self.nodes.lock().get(&node).is_some_and(|pending| pending.opens.len() >= BATCH_FULL);
             if !is_full {
                 select(woken, self.runtime.sleep(BATCH_WAIT)).await;
             }
-            let Some((request, accesses)) = self.next_batch(home) else { return };
-            let done = self.send_batch(home, &wake, request).await;
-            self.accesses_reported(&accesses, done);
-            self.set_failed(home, false);
+            let Some(batch) = self.next_batch(node) else { return };
+            let sent = self.send_batch(node, &wake, &batch).await;
+            self.set_failed(node, false);
+            match sent {
+                Sent::Answered(accepted) => {
+                    let read = |(inode, closed): &(InodeId, Closed)| Some((*inode, closed.read?));
+                    let accesses: Vec<_> = batch.opens.iter().filter_map(read).collect();
+                    self.accesses_reported(&accesses, accepted);
+                }
+                Sent::Moved => self.sort_again(batch),
+            }
         }
     }
 
-    fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
-        let (closed, undone) = {
+    fn next_batch(&self, node: NodeId) -> Option<Batch> {
+        let (opens, undone) = {
             // Allocate before taking the lock: programs close files meanwhile.
             let rest = Vec::with_capacity(2 * BATCH_FULL);
-            let mut homes = self.homes.lock();
-            let pending = homes.get_mut(&home)?;
+            let mut nodes = self.nodes.lock();
+            let pending = nodes.get_mut(&node)?;
             if pending.opens.is_empty() && pending.undone.is_empty() {
                 pending.sending = false;
                 pending.opens = Vec::new();
@@ -181,29 +203,51 @@ impl Closer {
             }
             (first_of(&mut pending.opens, rest), first_of(&mut pending.undone, Vec::new()))
         };
-        let accesses = closed.iter().filter_map(|(inode, closed)| Some((*inode, closed.read?))).collect();
-        let opens = closed.into_iter().map(|(_, closed)| closed).collect();
-        let holder_outcomes = self.reports.take(home);
-        Some((MetaRequest::Close { node: self.rpc.local(), opens, undone, holder_outcomes }, accesses))
+        Some(Batch { opens, undone, holder_outcomes: self.reports.take(node) })
     }
 
-    /// Sends a batch until the home answers. Returns true if the home accepted it.
-    async fn send_batch(&self, home: NodeId, wake: &Event, request: MetaRequest) -> bool {
+    fn sort_again(self: &Arc<Self>, batch: Batch) {
+        for (inode, Closed { open, read }) in batch.opens {
+            self.close(inode, open, read);
+        }
+        for (home, open) in batch.undone {
+            self.add(home, |pending| pending.undone.push((home, open)));
+        }
+    }
+
+    /// Sends a batch until the node answers, or no longer serves all homes of the batch.
+    async fn send_batch(&self, node: NodeId, wake: &Event, batch: &Batch) -> Sent {
+        let request = Request::Meta(MetaRequest::Close {
+            node: self.rpc.local(),
+            opens: batch.opens.iter().map(|(_, closed)| *closed).collect(),
+            undone: batch.undone.iter().map(|(_, open)| *open).collect(),
+            holder_outcomes: batch.holder_outcomes.clone(),
+        });
         let mut pause = PAUSE_MIN;
         loop {
+            let map = self.cluster.map();
+            let of_opens = batch.opens.iter().map(|(inode, _)| self.cluster.inode_home(*inode));
+            if of_opens
+                .chain(batch.undone.iter().map(|(home, _)| *home))
+                .any(|home| map.primary(home) != node)
+            {
+                return Sent::Moved;
+            }
             listener!(wake => reached);
-            match self.rpc.call(home, Request::Meta(request.clone()), None, None).await {
-                Ok(_) => return true,
+            let to = Destination::Primary(node, map.epoch);
+            match self.rpc.call(to, request.clone(), None, None).await {
+                Ok(_) => return Sent::Answered(true),
+                Err(fault) if fault.errno == Errno::EREMCHG => continue,
                 Err(fault) if is_answer(&fault) => {
-                    log::warn!("{home} rejected a report of closed files: {fault}");
-                    return false;
+                    log::warn!("{node} rejected a report of closed files: {fault}");
+                    return Sent::Answered(false);
                 }
                 Err(fault) if pause == PAUSE_MIN => {
-                    log::warn!("cannot report closed files to {home}, retrying: {fault}");
+                    log::warn!("cannot report closed files to {node}, retrying: {fault}");
                 }
                 Err(_) => {}
             }
-            self.set_failed(home, true);
+            self.set_failed(node, true);
             select(pin!(reached), self.runtime.sleep(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -227,12 +271,12 @@ pub(super) struct Opening {
     closer: Arc<Closer>,
     open: OpenId,
     /// The home of the last request, which may have counted the open.
-    home: Option<NodeId>,
+    home: Option<HomeId>,
 }
 
 impl Opening {
     /// Returns the opener for a request to `home`. The previous home has not counted the open.
-    pub(super) fn ask(&mut self, home: NodeId) -> Opener {
+    pub(super) fn ask(&mut self, home: HomeId) -> Opener {
         self.home = Some(home);
         Opener { node: self.closer.rpc.local(), open: self.open }
     }
@@ -259,7 +303,7 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(home) = self.home {
-            self.closer.add(home, |pending| pending.undone.push(self.open));
+            self.closer.add(home, |pending| pending.undone.push((home, self.open)));
         }
     }
 }
@@ -271,14 +315,16 @@ mod tests {
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
     use std::collections::BTreeSet;
+    use tameike_core::NodeId;
     use tameike_core::wire::Reply;
     use tameike_core::wire::meta::MetaReply;
-    use tameike_fabric::Answer;
+    use tameike_fabric::{Answer, Destination};
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload};
 
-    const HOME: NodeId = NodeId(3);
-    const INODE: InodeId = InodeId(7);
+    /// Its slot is 3.
+    const INODE: InodeId = InodeId(3 << 48 | 7);
+    const HOME: HomeId = HomeId(3);
 
     /// A home that counts closes, behind a faulty network.
     #[derive(Default)]
@@ -299,12 +345,12 @@ mod tests {
 
         fn call(
             &self,
-            to: NodeId,
+            to: Destination,
             request: Request,
             _: Option<Payload>,
             _: Option<Frame>,
         ) -> BoxFuture<'static, Result<Answer>> {
-            assert_eq!(to, HOME);
+            assert!(matches!(to, Destination::Primary(NodeId(3), _)), "{to:?}");
             let Request::Meta(MetaRequest::Close { opens, undone, .. }) = request else {
                 panic!("{request:?}")
             };
@@ -326,7 +372,8 @@ mod tests {
     fn bed() -> (Simulation, Arc<HomeRpc>, Arc<Closer>) {
         let simulation = Simulation::new(5);
         let rpc = Arc::new(HomeRpc(Mutex::default()));
-        let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone(), Arc::default(), Arc::default()));
+        let (runtime, cluster) = (simulation.runtime(), fixtures::cluster(4));
+        let closer = Arc::new(Closer::new(runtime, cluster, rpc.clone(), Arc::default(), Arc::default()));
         (simulation, rpc, closer)
     }
 
@@ -337,12 +384,12 @@ mod tests {
             let (simulation, rpc, closer) = bed();
             rpc.0.lock().failing = (7, executed);
             for number in 0..3000 {
-                closer.close(HOME, INODE, OpenId(number), None);
+                closer.close(INODE, OpenId(number), None);
             }
             simulation.finish();
             let home = rpc.0.lock();
             assert!(home.closed.iter().map(|open| open.0).eq(0..3000), "{executed}");
-            assert!(closer.homes.lock().values().all(|pending| pending.opens.is_empty() && !pending.sending));
+            assert!(closer.nodes.lock().values().all(|pending| pending.opens.is_empty() && !pending.sending));
         }
     }
 
@@ -371,16 +418,16 @@ mod tests {
     #[test]
     fn closes_are_batched_and_a_single_one_does_not_wait_long() {
         let (simulation, rpc, closer) = bed();
-        closer.close(HOME, INODE, OpenId(1), None);
+        closer.close(INODE, OpenId(1), None);
         simulation.finish();
         assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * BATCH_WAIT));
         for number in 0..BATCH_FULL as u64 {
-            closer.close(HOME, INODE, OpenId(number), None);
+            closer.close(INODE, OpenId(number), None);
         }
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "a full batch does not wait");
         simulation.finish();
-        closer.close(HOME, INODE, OpenId(2), None);
+        closer.close(INODE, OpenId(2), None);
         closer.reached(HOME);
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "only a reply after a failure triggers a report");
@@ -390,7 +437,7 @@ mod tests {
     fn a_home_that_is_reachable_again_gets_reports_at_once() {
         let (simulation, rpc, closer) = bed();
         rpc.0.lock().failing = (5, false);
-        closer.close(HOME, INODE, OpenId(1), None);
+        closer.close(INODE, OpenId(1), None);
         while rpc.0.lock().failing.0 > 0 {
             assert!(simulation.step());
         }
@@ -416,14 +463,14 @@ mod tests {
             [Access { time: at(200_000), before: at(5) }, Access { time: at(400_000), before: at(200_000) }];
         for (number, access) in accesses.into_iter().enumerate() {
             closer.keep_access(INODE, access);
-            closer.close(HOME, INODE, OpenId(number as u64), Some(access.time));
+            closer.close(INODE, OpenId(number as u64), Some(access.time));
             assert_eq!(shown(), access.time);
         }
         simulation.finish();
         assert_eq!(rpc.0.lock().closed.len(), 2);
         assert_eq!(shown(), at(5), "the home's attribute applies");
         closer.keep_access(INODE, accesses[0]);
-        closer.close(HOME, INODE, OpenId(9), Some(accesses[0].time));
+        closer.close(INODE, OpenId(9), Some(accesses[0].time));
         closer.forget_accesses(INODE);
         assert_eq!(shown(), at(5), "a program has set the time");
         simulation.finish();
@@ -436,7 +483,7 @@ mod tests {
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
         let before = start();
         closer.keep_access(INODE, Access { time: at(9), before: at(5) });
-        closer.close(HOME, INODE, OpenId(1), Some(at(9)));
+        closer.close(INODE, OpenId(1), Some(at(9)));
         assert!(!closer.leases.is_overtaken(INODE, &before), "the client still adds the access");
         simulation.finish();
         assert!(closer.leases.is_overtaken(INODE, &before), "the client no longer adds the access");
@@ -444,7 +491,7 @@ mod tests {
         closer.keep_access(INODE, Access { time: at(12), before: at(9) });
         closer.forget_accesses(INODE);
         let before = start();
-        closer.close(HOME, INODE, OpenId(2), Some(at(12)));
+        closer.close(INODE, OpenId(2), Some(at(12)));
         simulation.finish();
         assert!(closer.leases.is_overtaken(INODE, &before), "only the home knows if the access counts");
     }

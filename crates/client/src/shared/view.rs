@@ -20,6 +20,7 @@ use tameike_core::wire::meta::{
 };
 use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result, name};
+use tameike_fabric::{Destination, join_calls, under_one_map};
 use tameike_io::Frame;
 
 impl SharedView {
@@ -327,13 +328,15 @@ impl Directories for SharedView {
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
         let inode = self.inode(dir);
-        let homes = if self.directories.is_sharded(inode) {
-            self.cluster.device_nodes().to_vec()
-        } else {
-            vec![self.cluster.children_home(inode), self.cluster.inode_home(inode)]
-        };
-        let syncs = homes.into_iter().map(|home| self.ask(home, MetaRequest::Sync { durable: true }));
-        futures_util::future::try_join_all(syncs).await.map(drop)
+        let synced = under_one_map(&self.cluster, |map| {
+            let nodes = match self.directories.is_sharded(inode) {
+                true => map.nodes().to_vec(),
+                false => map.primaries([self.cluster.children_home(inode), self.cluster.inode_home(inode)]),
+            };
+            let nodes = nodes.into_iter().map(|node| Destination::Primary(node, map.epoch));
+            join_calls(nodes.map(|to| self.ask(to, MetaRequest::Sync { durable: true })).collect::<Vec<_>>())
+        });
+        synced.await.map(drop)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Messages to an agent: capacity, status, measurements.
 
 use crate::cores::CoreSet;
+use crate::homes::HomeMap;
 use crate::ids::{Generation, InodeId, NodeId, View};
 use crate::limits::{HOLDERS_KEPT_MAX, MESSAGE_SIZE_MAX, TREE_PATH_SIZE_MAX};
 use crate::wire::holders::Holder;
@@ -189,6 +190,8 @@ pub enum AdminRequest {
         /// Number of files.
         count: u32,
     },
+    /// The home map of the sender, which is newer than that of this agent.
+    Map(HomeMap),
 }
 
 impl AdminRequest {
@@ -199,7 +202,8 @@ impl AdminRequest {
             | Self::Status
             | Self::Failed { .. }
             | Self::Files(_)
-            | Self::MostRequested { .. } => true,
+            | Self::MostRequested { .. }
+            | Self::Map(_) => true,
             Self::Exchange(exchange) => exchange.is_read_only(),
         }
     }

@@ -4,6 +4,7 @@
 //! call in it has a higher sequence number. So the callee executes each request at most once by remembering the last
 //! call of each slot. A new call in a slot shows that the previous reply has arrived or is no longer needed.
 
+use crate::homes::MapEpoch;
 use serde::{Deserialize, Serialize};
 
 /// Largest number of calls in flight from one agent to another.
@@ -31,6 +32,8 @@ pub struct RequestHeader {
     pub target: Option<u64>,
     /// Whether the caller can read the callee's device directly, so that the reply may carry an extent location.
     pub places: bool,
+    /// Epoch of the home map under which the caller chose the callee, if it did so for homes.
+    pub map: Option<MapEpoch>,
 }
 
 /// A contiguous byte range of a device.
@@ -83,10 +86,11 @@ mod tests {
     #[test]
     fn headers_encode_as_in_version_1() {
         let id = CallId { epoch: 300, slot: 2, sequence: 5 };
-        let header = RequestHeader { id, source: Some((7, 128)), target: None, places: true };
+        let (source, map) = (Some((7, 128)), Some(MapEpoch(129)));
+        let header = RequestHeader { id, source, target: None, places: true, map };
         let request = Request::Admin(AdminRequest::Status);
         let bytes = encode(&(header, &request)).expect("small");
-        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 3, 1]);
+        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 1, 0x81, 0x01, 3, 1]);
         let (found, rest) = decode_first::<RequestHeader>(&bytes).expect("as encoded");
         assert_eq!((found, decode(rest)), (header, Ok(request)));
         let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };

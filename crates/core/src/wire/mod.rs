@@ -24,6 +24,7 @@ pub mod window;
 mod tests;
 
 use crate::errno::Fault;
+use crate::homes::HomeMap;
 use serde::{Deserialize, Serialize};
 
 /// Version of all messages; agents of different versions refuse each other when they connect.
@@ -160,4 +161,6 @@ pub enum Reply {
     Pack(pack::PackReply),
     /// From the coordinator of a region.
     Region(region::RegionReply),
+    /// The home map of the agent, which has refused the request: the request names another epoch.
+    OtherMap(HomeMap),
 }

@@ -26,6 +26,7 @@ use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
 use crate::errno::{Errno, Fault};
+use crate::homes::HomeMap;
 use crate::ids::{DirOffset, Generation, InodeId, NodeId, OperationId, UnitId, View};
 use crate::placement::Layout;
 use crate::receipt::{FileOutcome, FileReceipt, Receipt};
@@ -35,6 +36,7 @@ use std::fmt::Debug;
 
 const NOW: Timestamp = Timestamp { seconds: -2, nanoseconds: 300 };
 const NODE: NodeId = NodeId(200);
+const WIDE: Layout = Layout::StripedOver(2);
 const OPENER: Opener = Opener { node: NODE, open: OpenId(300) };
 const GENERATION: Generation = Generation(9);
 const TARGET: Target = Target { inode: INODE, kind: FileKind::Symlink };
@@ -162,6 +164,10 @@ fn the_kinds_of_reply() {
         (Reply::Lock(LockReply::Done), "0600"),
         (Reply::Pack(PackReply::Done), "0700"),
         (Reply::Region(RegionReply::Done), "0800"),
+        (
+            Reply::OtherMap(HomeMap::initial(&[NODE])),
+            "090110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801",
+        ),
     ]);
 }
 
@@ -421,10 +427,13 @@ fn requests_to_the_unit_service() {
         ),
         (UnitRequest::MarkClean { inode: INODE, round: 300 }, "07838404ac02"),
         (
-            UnitRequest::Space { inode: INODE, change: SpaceChange::Zero, start: 1, end: 300, step: 2 },
-            "088384040201ac0202",
+            UnitRequest::Space { inode: INODE, change: SpaceChange::Zero, start: 1, end: 300, layout: WIDE },
+            "088384040201ac020102",
         ),
-        (UnitRequest::Seek { inode: INODE, sought: Sought::Hole, start: 300, step: 2 }, "0983840401ac0202"),
+        (
+            UnitRequest::Seek { inode: INODE, sought: Sought::Hole, start: 300, layout: WIDE },
+            "0983840401ac020102",
+        ),
         (UnitRequest::Usage { inode: INODE }, "0a838404"),
         (
             UnitRequest::Locations { inode: INODE, units: units.clone(), generation: GENERATION },
@@ -573,6 +582,10 @@ fn requests_to_agents() {
         (AdminRequest::Exchange(Exchange::End), "0305"),
         (AdminRequest::Files(vec![INODE]), "0401838404"),
         (AdminRequest::MostRequested { count: 300 }, "05ac02"),
+        (
+            AdminRequest::Map(HomeMap::initial(&[NODE])),
+            "060110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801",
+        ),
     ]);
 }
 

@@ -6,6 +6,7 @@ pub use super::space::{Sought, SpaceChange};
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId, NodeId, UnitId};
 use crate::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, MESSAGE_SIZE_MAX, UNIT_SIZE};
+use crate::placement::Layout;
 use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -124,8 +125,8 @@ pub enum UnitRequest {
         /// The round of [`UnitRequest::Flush`].
         round: u64,
     },
-    /// Changes the space of bytes of the inode on this node: of the unit of byte `start`, and each `step`th after it.
-    /// Cached inodes: drops the node's bytes, also dirty ones; the shared file has the space.
+    /// Changes the space of bytes of the inode in the units that this node serves. Cached inodes: drops the node's bytes,
+    /// also dirty ones; the shared file has the space.
     Space {
         /// The file.
         inode: InodeId,
@@ -135,8 +136,8 @@ pub enum UnitRequest {
         start: u64,
         /// Byte after the last.
         end: u64,
-        /// Distance between units of the file on this node.
-        step: u64,
+        /// Layout of the file.
+        layout: Layout,
     },
     /// Finds the first byte of data or hole at or after `start`, in the units as in [`UnitRequest::Space`]. Only dirty
     /// bytes of cached inodes count as data.
@@ -147,8 +148,8 @@ pub enum UnitRequest {
         sought: Sought,
         /// First byte of the search.
         start: u64,
-        /// Distance between units of the file on this node.
-        step: u64,
+        /// Layout of the file.
+        layout: Layout,
     },
     /// Space of the inode on this node; of cached inodes, that of dirty bytes.
     Usage {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tameike_core::wire::Request;
 use tameike_core::wire::call::{CALLS_MAX, CallId, RequestHeader};
 use tameike_core::wire::codec::encode;
-use tameike_core::{NodeId, Result};
+use tameike_core::{MapEpoch, NodeId, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Payload;
 
@@ -22,6 +22,7 @@ const RETRY_TICKS: u32 = 1;
 pub(super) struct Call {
     request: Arc<Request>,
     payload: Option<Payload>,
+    map: Option<MapEpoch>,
     pub source: Option<(GrantId, u32)>,
     pub target: Option<GrantId>,
     accepts_location: bool,
@@ -34,7 +35,7 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        Attempt { request, payload, accepts_location }: Attempt,
+        Attempt { request, payload, map, accepts_location }: Attempt,
         source: Option<(GrantId, u32)>,
         target: Option<GrantId>,
         resolver: Resolver<Result<Outcome>>,
@@ -42,6 +43,7 @@ impl Call {
         Self {
             request,
             payload,
+            map,
             source,
             target,
             accepts_location,
@@ -113,7 +115,7 @@ impl Calls {
 
     /// Registers a call and assigns its id. Returns the call if [`CALLS_MAX`] calls are pending. The number of slots is the peak
     /// of concurrent calls since the peer last had none.
-    pub(super) fn insert(&self, to: NodeId, call: Call) -> std::result::Result<CallId, Call> {
+    pub(super) fn insert(&self, to: NodeId, call: Call) -> std::result::Result<CallId, Box<Call>> {
         let mut state = self.state.lock();
         let peer = state.peers.entry(to).or_default();
         let place = match peer.free.pop() {
@@ -122,7 +124,7 @@ impl Calls {
                 peer.slots.push(Slot { sequence: peer.last, call: None });
                 peer.slots.len() as u32 - 1
             }
-            None => return Err(call),
+            None => return Err(Box::new(call)),
         };
         let slot = &mut peer.slots[place as usize];
         slot.sequence += 1;
@@ -152,7 +154,7 @@ impl Calls {
             (
                 call.request.clone(),
                 call.payload.clone(),
-                RequestHeader { id, source, target, places: call.accepts_location },
+                RequestHeader { id, source, target, places: call.accepts_location, map: call.map },
             )
         };
         Some((encode(&(header, &*request)), payload))
@@ -235,7 +237,12 @@ mod tests {
 
     fn call() -> Call {
         let request = Arc::new(Request::Admin(AdminRequest::Status));
-        Call::new(Attempt { request, payload: None, accepts_location: false }, None, None, promise().0)
+        Call::new(
+            Attempt { request, payload: None, map: None, accepts_location: false },
+            None,
+            None,
+            promise().0,
+        )
     }
 
     #[test]

@@ -6,6 +6,10 @@
 //! failed, or was silent for the peer time limit, its calls return `EHOSTDOWN`; the caller cannot know whether the peer executed
 //! them.
 //!
+//! A request to a home goes to the home's primary under the caller's home map, and names the epoch of the map. A server with another
+//! epoch refuses the request without executing it, and returns its map. The older of the two maps is replaced, and the caller chooses the
+//! node again.
+//!
 //! The server fetches request payloads beyond [`Fabric::inline_max`] under a grant, and puts the payload of a reply into the
 //! caller's frame if the request names one. If the caller can read the server's device ([`Fabric::device_of`]), the reply may
 //! carry the location of the payload instead.
@@ -17,16 +21,18 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, CallFuture, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{Answer, CallFuture, Destination, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
 use calls::{Call, Calls};
+use futures_util::future::ready;
 use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader};
 use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, HomeMap, MapEpoch, NodeId, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::runtime::{Runtime, promise};
 use tameike_io::slab::{Frame, Payload, Pool};
@@ -38,9 +44,15 @@ struct Inner {
     fabric: Arc<dyn Fabric>,
     runtime: Runtime,
     frames: Pool,
-    service: OnceLock<Arc<dyn Service>>,
+    attached: OnceLock<Attached>,
     calls: Calls,
     sessions: Sessions,
+}
+
+/// What an agent has once it knows the nodes of its job.
+struct Attached {
+    service: Arc<dyn Service>,
+    cluster: Arc<Cluster>,
 }
 
 /// An agent's end of remote procedure calls: sends requests, and passes incoming ones to the agent's service.
@@ -54,7 +66,7 @@ impl RpcNode {
             fabric,
             runtime,
             frames,
-            service: OnceLock::new(),
+            attached: OnceLock::new(),
             sessions: Sessions::default(),
         });
         // Weak, because the fabric owns the receiver and `Inner` owns the fabric.
@@ -62,9 +74,10 @@ impl RpcNode {
         Self(inner)
     }
 
-    /// Sets the service for all requests, local ones included. Called once; earlier requests fail with `EAGAIN`.
-    pub fn attach(&self, service: Arc<dyn Service>) {
-        if self.0.service.set(service).is_err() {
+    /// Sets the service for all requests, local ones included, and the nodes of the job. Called once; earlier requests fail with
+    /// `EAGAIN`.
+    pub fn attach(&self, service: Arc<dyn Service>, cluster: Arc<Cluster>) {
+        if self.0.attached.set(Attached { service, cluster }).is_err() {
             log::error!("ignored a second service for this agent");
         }
     }
@@ -81,20 +94,17 @@ impl Rpc for RpcNode {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> CallFuture {
         let inner = self.0.clone();
-        if to != self.local() {
-            return Box::pin(inner.call(to, request, payload, into));
-        }
-        let served = inner.service().map(|service| service.serve(to, request, payload, into.into()));
-        Box::pin(async move {
-            let (reply, carried) = served?.await;
-            Ok(Answer { reply: unless_fault(reply)?, payload: carried.payload() })
-        })
+        let called = inner.route(to).and_then(|(node, map)| match node == self.local() {
+            true => inner.serve(request, payload, into),
+            false => Ok(Box::pin(inner.clone().call(to, (node, map), request, payload, into)) as CallFuture),
+        });
+        called.unwrap_or_else(|fault| Box::pin(ready(Err(fault))))
     }
 }
 
@@ -109,6 +119,8 @@ fn unless_fault(reply: Reply) -> Result<Reply> {
 struct Attempt {
     request: Arc<Request>,
     payload: Option<Payload>,
+    /// Epoch of the map under which the node was chosen for homes.
+    map: Option<MapEpoch>,
     /// The reply may carry a location, since the caller can read the peer's device.
     accepts_location: bool,
 }
@@ -119,7 +131,8 @@ struct Outcome {
 }
 
 enum ReplyPayload {
-    Received(Option<Payload>),
+    /// With the frame of the caller, if the bytes are not in it.
+    Received(Option<Payload>, Option<Frame>),
     /// On the peer's device; the frame will receive them.
     OnDevice(ExtentLocation, Frame),
 }
@@ -159,8 +172,8 @@ impl Receiver for Inbound {
                 inner.fail_calls(peer, "is unreachable: it was silent for the peer time limit");
             }
         }
-        if let Some(service) = inner.service.get() {
-            service.peer(peer, event);
+        if let Some(attached) = inner.attached.get() {
+            attached.service.peer(peer, event);
         }
     }
 
@@ -171,45 +184,103 @@ impl Receiver for Inbound {
 }
 
 impl Inner {
-    fn service(&self) -> Result<&Arc<dyn Service>> {
-        self.service.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent is still starting"))
+    fn attached(&self) -> Result<&Attached> {
+        self.attached.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent is still starting"))
     }
 
-    /// The client side of a call. If the bytes at the location that the peer returned cannot be read or have changed, the call is
-    /// repeated without permission for a location: then the peer reads its device itself.
+    /// Chooses the node of a destination, with the epoch of the map if it depends on that.
+    fn route(&self, to: Destination) -> Result<(NodeId, Option<MapEpoch>)> {
+        match to {
+            Destination::Node(node) => Ok((node, None)),
+            Destination::Home(home) => {
+                let (node, epoch) = self.attached()?.cluster.route(home);
+                Ok((node, Some(epoch)))
+            }
+            Destination::Primary(node, epoch) if self.attached()?.cluster.epoch() == epoch => {
+                Ok((node, Some(epoch)))
+            }
+            Destination::Primary(..) => Err(Errno::EREMCHG.into()),
+        }
+    }
+
+    /// The client side of a call.
+    ///
+    /// - If the bytes at the location that the peer returned cannot be read or have changed, the call is repeated without permission for a
+    ///   location: then the peer reads its device itself.
+    /// - If the peer has another home map, the call is repeated after the maps were exchanged.
     async fn call(
         self: Arc<Self>,
-        to: NodeId,
+        to: Destination,
+        (mut node, mut map): (NodeId, Option<MapEpoch>),
         request: Request,
         payload: Option<Payload>,
         mut into: Option<Frame>,
     ) -> Result<Answer> {
-        let reads = into.is_some() && request.expects_payload();
-        let mut device = if reads { self.fabric.device_of(to) } else { None };
-        let mut attempt = Attempt { request: Arc::new(request), payload, accepts_location: device.is_some() };
+        let mut accepts_location = into.is_some() && request.expects_payload();
+        let request = Arc::new(request);
         loop {
-            let Outcome { reply, payload } = self.clone().attempt(to, attempt.clone(), into.take()).await?;
-            let (place, frame) = match payload {
-                ReplyPayload::Received(payload) => return Ok(Answer { reply, payload }),
-                ReplyPayload::OnDevice(place, frame) => (place, frame),
+            let device = if accepts_location { self.fabric.device_of(node) } else { None };
+            let attempt = Attempt {
+                request: request.clone(),
+                payload: payload.clone(),
+                map,
+                accepts_location: device.is_some(),
             };
-            let Some(device) = device.take() else {
-                return Err(Fault::new(
-                    Errno::EPROTO,
-                    format!("{to} returned a location on its device where bytes were required"),
-                ));
-            };
-            match device.read(&place, frame) {
-                Ok(payload) => return Ok(Answer { reply, payload: Some(payload) }),
-                Err(frame) => into = Some(frame),
+            let outcome = self.clone().attempt(node, attempt, into.take()).await?;
+            match (outcome.reply, outcome.payload, device) {
+                (Reply::OtherMap(other), ReplyPayload::Received(_, frame), _) => {
+                    self.clone().exchange_maps(node, other).await?;
+                    (node, map) = self.route(to)?;
+                    into = frame;
+                    if node == self.fabric.local() {
+                        return self.serve((*request).clone(), payload, into)?.await;
+                    }
+                }
+                (reply, ReplyPayload::Received(payload, _), _) => return Ok(Answer { reply, payload }),
+                (reply, ReplyPayload::OnDevice(place, frame), Some(device)) => {
+                    match device.read(&place, frame) {
+                        Ok(payload) => return Ok(Answer { reply, payload: Some(payload) }),
+                        Err(frame) => into = Some(frame),
+                    }
+                    accepts_location = false;
+                }
+                (_, ReplyPayload::OnDevice(..), None) => {
+                    let why = format!("{node} returned a location on its device where bytes were required");
+                    return Err(Fault::new(Errno::EPROTO, why));
+                }
             }
-            attempt.accepts_location = false;
         }
+    }
+
+    /// Serves a call of this agent itself. Runs synchronously up to the first wait.
+    fn serve(&self, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Result<CallFuture> {
+        let served = self.attached()?.service.serve(self.fabric.local(), request, payload, into.into());
+        Ok(Box::pin(async move {
+            let (reply, carried) = served.await;
+            Ok(Answer { reply: unless_fault(reply)?, payload: carried.payload() })
+        }))
+    }
+
+    /// Replaces the older one of two maps: that of this agent, and that of a node which has refused a request.
+    async fn exchange_maps(self: Arc<Self>, node: NodeId, other: HomeMap) -> Result<()> {
+        let cluster = &self.attached()?.cluster;
+        let own = cluster.map();
+        if !cluster.fits(&other) {
+            return Err(Fault::new(Errno::EPROTO, format!("{node} has the home map of another job")));
+        }
+        if other.epoch < own.epoch {
+            let request = Arc::new(Request::Admin(AdminRequest::Map((*own).clone())));
+            let attempt = Attempt { request, payload: None, map: None, accepts_location: false };
+            return self.clone().attempt(node, attempt, None).await.map(drop);
+        }
+        // False if another call has brought it, or a newer one.
+        cluster.replace_map(other);
+        Ok(())
     }
 
     /// Performs one call, including its resends.
     async fn attempt(self: Arc<Self>, to: NodeId, attempt: Attempt, into: Option<Frame>) -> Result<Outcome> {
-        let Attempt { request, payload, accepts_location } = attempt;
+        let Attempt { request, payload, map, accepts_location } = attempt;
         let inline_max = self.fabric.inline_max();
         let into = match into {
             // The peer can send a large payload only into a frame.
@@ -223,7 +294,7 @@ impl Inner {
         let source = large.map(|payload| (self.fabric.grant_read(payload.clone()), payload.len() as u32));
         let payload = payload.filter(|_| source.is_none());
         let (resolver, promise) = promise();
-        let call = Call::new(Attempt { request, payload, accepts_location }, source, target, resolver);
+        let call = Call::new(Attempt { request, payload, map, accepts_location }, source, target, resolver);
         let id = self.calls.insert(to, call).map_err(|call| {
             self.revoke(&call);
             Fault::new(Errno::EAGAIN, format!("too many calls to {to} are pending"))
@@ -280,9 +351,9 @@ impl Inner {
         let frame = self.revoke(&call);
         let result = result.and_then(|(reply, carriage, payload)| {
             let payload = match (carriage, frame) {
-                (Carriage::Beside, _) => ReplyPayload::Received(payload),
+                (Carriage::Beside, frame) => ReplyPayload::Received(payload, frame),
                 (Carriage::Put(length), Some(frame)) if length as usize <= frame.len() => {
-                    ReplyPayload::Received(Some(Payload::new(Arc::new(frame), 0..length)))
+                    ReplyPayload::Received(Some(Payload::new(Arc::new(frame), 0..length)), None)
                 }
                 (Carriage::Placed(place), Some(frame)) => ReplyPayload::OnDevice(place, frame),
                 (Carriage::Put(_) | Carriage::Placed(_), _) => {
@@ -305,16 +376,20 @@ impl Inner {
             Ok(decoded) => decoded,
             Err(fault) => return log::error!("{from} sent a damaged request: {fault}"),
         };
-        match self.sessions.begin(from, header.id) {
+        let is_refused = match self.sessions.begin(from, header.id) {
             Begin::Ignore => return,
             Begin::Repeat(body) => {
                 let send = self.fabric.send(from, Lane::Reply, body, None);
                 // If this is lost, the caller resends its request.
                 return self.runtime.spawn(async move { drop(send.await) });
             }
-            Begin::Execute => {}
-        }
+            Begin::Execute => false,
+            Begin::Refuse => true,
+        };
         let task = Serving::new(self.clone(), from, header);
+        if is_refused && let Ok(Attached { cluster, .. }) = self.attached() {
+            return self.runtime.spawn(task.refuse_map(cluster.map()));
+        }
         match decode::<Request>(rest) {
             Ok(request) => self.runtime.spawn(task.serve(request, payload)),
             Err(fault) => self.runtime.spawn(task.refuse(fault)),

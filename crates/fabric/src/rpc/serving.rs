@@ -1,12 +1,12 @@
 //! Server side of a call: fetch the payload, run the service, reply.
 
-use super::Inner;
+use super::{Attached, Inner};
 use crate::{Carried, GrantId, Lane, Target};
 use std::sync::Arc;
 use tameike_core::wire::call::{CallId, Carriage, ReplyHeader, RequestHeader};
 use tameike_core::wire::codec::encode;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_core::{Errno, Fault, HomeMap, NodeId, Result};
 use tameike_io::slab::Payload;
 
 /// A request in execution. Its drop without a reply (the task panicked) replies with a fault.
@@ -32,10 +32,14 @@ impl Serving {
             },
         };
         let read_only = request.is_read_only();
-        match self.inner.service() {
-            Ok(service) => {
+        match self.inner.attached() {
+            Ok(Attached { cluster, .. }) if self.header.map.is_some_and(|epoch| epoch != cluster.epoch()) => {
+                let own = cluster.map();
+                self.refuse_map(own).await;
+            }
+            Ok(attached) => {
                 let target = if self.header.places { Target::AnyOrLocation } else { Target::Any };
-                let (reply, carried) = service.serve(self.from, request, payload, target).await;
+                let (reply, carried) = attached.service.serve(self.from, request, payload, target).await;
                 self.answer(read_only, reply, carried).await;
             }
             Err(fault) => self.refuse(fault).await,
@@ -57,6 +61,17 @@ impl Serving {
 
     pub(super) async fn refuse(self, fault: Fault) {
         self.answer(false, Reply::Fault(fault), Carried::Nothing).await;
+    }
+
+    /// Refuses the request of a caller with another home map, and returns this agent's.
+    pub(super) async fn refuse_map(mut self, own: Arc<HomeMap>) {
+        self.answered = true;
+        self.inner.sessions.refuse(self.from, self.header.id);
+        let header = ReplyHeader { id: self.header.id, carriage: Carriage::Beside };
+        let body = encode(&(header, Reply::OtherMap((*own).clone()))).unwrap_or_default();
+        if let Err(fault) = self.inner.fabric.send(self.from, Lane::Reply, body, None).await {
+            log::info!("cannot send a reply to {}: {fault}", self.from); // the caller resends its request
+        }
     }
 
     async fn answer(mut self, read_only: bool, reply: Reply, carried: Carried) {

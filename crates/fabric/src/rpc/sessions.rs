@@ -21,6 +21,8 @@ pub(super) enum Begin {
     Ignore,
     /// Send this reply again.
     Repeat(Vec<u8>),
+    /// Refuse it again: its caller has another home map, or had one when the request arrived first.
+    Refuse,
 }
 
 #[derive(Default)]
@@ -30,6 +32,8 @@ enum State {
     Repeatable,
     Running,
     Answered(Box<[u8]>),
+    /// Must not be executed: its caller sends it under a new number, perhaps to another node.
+    Refused,
 }
 
 #[derive(Default)]
@@ -72,6 +76,7 @@ impl Sessions {
                 State::Repeatable => {}
                 State::Running => return Begin::Ignore,
                 State::Answered(reply) => return Begin::Repeat(reply.to_vec()),
+                State::Refused => return Begin::Refuse,
             }
         }
         *slot = Slot { sequence: id.sequence, state: State::Running };
@@ -87,11 +92,21 @@ impl Sessions {
 
     /// Records the end of a request, with the reply to repeat. Without a reply the request may be executed again.
     pub(super) fn finish(&self, from: NodeId, id: CallId, reply: Option<Vec<u8>>) {
+        let state = reply.map_or(State::Repeatable, |reply| State::Answered(reply.into()));
+        self.set(from, id, state);
+    }
+
+    /// Records the refusal of a request, which is not executed if it arrives again.
+    pub(super) fn refuse(&self, from: NodeId, id: CallId) {
+        self.set(from, id, State::Refused);
+    }
+
+    fn set(&self, from: NodeId, id: CallId, state: State) {
         let mut nodes = self.0.lock();
         let session = nodes.get_mut(&from).and_then(|all| all.iter_mut().find(|one| one.epoch == id.epoch));
         let slot = session.and_then(|session| session.slots.get_mut(id.slot as usize));
         if let Some(slot) = slot.filter(|slot| slot.sequence == id.sequence) {
-            slot.state = reply.map_or(State::Repeatable, |reply| State::Answered(reply.into()));
+            slot.state = state;
         }
     }
 }
@@ -120,6 +135,17 @@ mod tests {
         // The end of an abandoned call must not affect the next call in its slot.
         sessions.finish(CALLER, id(5, 1), Some(vec![1]));
         assert_eq!(sessions.begin(CALLER, id(5, 2)), Begin::Ignore);
+    }
+
+    #[test]
+    fn a_refused_request_is_not_executed_later() {
+        let sessions = Sessions::default();
+        assert_eq!(sessions.begin(CALLER, id(0, 1)), Begin::Execute);
+        sessions.refuse(CALLER, id(0, 1));
+        assert!(!sessions.is_serving(CALLER));
+        assert_eq!(sessions.begin(CALLER, id(0, 1)), Begin::Refuse);
+        assert_eq!(sessions.begin(CALLER, id(0, 2)), Begin::Execute);
+        assert_eq!(sessions.begin(CALLER, id(0, 1)), Begin::Ignore);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 mod locations;
+mod maps;
 
 use super::*;
-use crate::conformance::{A, Agent, B, Network, patterned, wait};
+use crate::conformance::{A, Agent, B, Network, cluster, patterned, wait};
 use crate::socket::tests::SocketNetwork;
 use crate::{Carried, FabricLayer, SendFuture, ServeFuture, Service, Target};
 use futures_util::FutureExt;
@@ -57,7 +58,7 @@ impl Memory {
     }
 }
 
-struct MemoryService(Arc<Memory>);
+struct MemoryService(Arc<Memory>, Arc<Cluster>);
 
 impl Service for MemoryService {
     fn serve(
@@ -67,12 +68,22 @@ impl Service for MemoryService {
         payload: Option<Payload>,
         _target: Target,
     ) -> ServeFuture {
-        let memory = self.0.clone();
+        let (memory, cluster) = (self.0.clone(), self.1.clone());
         Box::pin(async move {
             match request {
                 Request::Unit(request) => {
                     let (reply, payload) = memory.unit(request, payload).await;
                     (Reply::Unit(reply), payload.map_or(Carried::Nothing, Carried::Payload))
+                }
+                Request::Admin(AdminRequest::Map(map)) => {
+                    let is_ours = cluster.fits(&map);
+                    cluster.replace_map(map);
+                    let reply = if is_ours {
+                        Reply::Admin(AdminReply::Done)
+                    } else {
+                        Reply::Fault(Errno::EPROTO.into())
+                    };
+                    (reply, Carried::Nothing)
                 }
                 Request::Admin(AdminRequest::Space { view: View::Cache }) => {
                     memory.runtime.sleep(Duration::from_millis(3500)).await;
@@ -99,9 +110,19 @@ impl Service for MemoryService {
 struct Node {
     rpc: RpcNode,
     memory: Arc<Memory>,
+    cluster: Arc<Cluster>,
 }
 
 fn node(network: &SocketNetwork, id: NodeId, wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>) -> Node {
+    node_of(network, id, 2, wrap)
+}
+
+fn node_of(
+    network: &SocketNetwork,
+    id: NodeId,
+    nodes: u32,
+    wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>,
+) -> Node {
     let fabric = network.begin(network.config(id));
     let runtime = network.systems[id.0 as usize].runtime().clone();
     let rpc = RpcNode::new(wrap(fabric), runtime.clone(), network.pool(network.frames));
@@ -112,12 +133,19 @@ fn node(network: &SocketNetwork, id: NodeId, wrap: impl Fn(Arc<dyn Fabric>) -> A
         executed: Mutex::default(),
         events: Mutex::default(),
     });
-    rpc.attach(Arc::new(MemoryService(memory.clone())));
-    Node { rpc, memory }
+    let cluster = cluster(nodes);
+    rpc.attach(Arc::new(MemoryService(memory.clone(), cluster.clone())), cluster.clone());
+    Node { rpc, memory, cluster }
 }
 
 fn pair(network: &SocketNetwork) -> (Node, Node) {
-    (node(network, A, |fabric| fabric), node(network, B, |fabric| fabric))
+    pair_of(network, [2, 2])
+}
+
+/// Two nodes that take the job to have so many nodes.
+fn pair_of(network: &SocketNetwork, nodes: [u32; 2]) -> (Node, Node) {
+    let start = |id, nodes| node_of(network, id, nodes, |fabric| fabric);
+    (start(A, nodes[0]), start(B, nodes[1]))
 }
 
 fn write(index: u64) -> Request {
@@ -148,9 +176,13 @@ fn written_bytes_are_read_back() {
             for (index, size) in [1, 2999, 3001, UNIT_SIZE as u32].into_iter().enumerate() {
                 let payload = patterned(&network.frames(), size as u8).slice(0..size);
                 for to in [A, B] {
-                    done(wait(&runtime, a.rpc.call(to, write(index as u64), Some(payload.clone()), None)));
+                    done(wait(
+                        &runtime,
+                        a.rpc.call(to.into(), write(index as u64), Some(payload.clone()), None),
+                    ));
                     for into in [None, Some(network.frames().try_take().expect("a frame"))] {
-                        let answer = wait(&runtime, a.rpc.call(to, read(index as u64, size), None, into));
+                        let answer =
+                            wait(&runtime, a.rpc.call(to.into(), read(index as u64, size), None, into));
                         let answer = answer.expect("the unit was written");
                         assert_eq!(answer.reply, Reply::Unit(UnitReply::Read));
                         assert!(answer.payload.as_deref() == Some(&payload[..]));
@@ -167,7 +199,8 @@ fn written_bytes_are_read_back() {
 fn a_fault_arrives_as_an_error() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let (a, _b) = pair(&network);
-    let call = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::NodeLocal }), None, None);
+    let call =
+        a.rpc.call(B.into(), Request::Admin(AdminRequest::Space { view: View::NodeLocal }), None, None);
     let fault = wait(&network.runtime(), call).err().expect("a fault");
     assert_eq!((fault.errno, fault.to_string()), (Errno::ENOENT, "from node 0".to_owned()));
 }
@@ -181,8 +214,8 @@ fn a_request_that_cannot_be_decoded_or_served_returns_a_fault() {
     let mut ask = |request: &[u8]| {
         sequence += 1;
         let id = CallId { epoch: 1, slot: 0, sequence };
-        let mut body =
-            encode(&RequestHeader { id, source: None, target: None, places: false }).expect("small");
+        let mut body = encode(&RequestHeader { id, source: None, target: None, places: false, map: None })
+            .expect("small");
         body.extend(request);
         wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, None)).expect("b is reachable");
         let incoming = a.next();
@@ -218,12 +251,12 @@ fn each_request_is_executed_once_while_connections_break() {
                 scope.spawn(move || {
                     for round in 0..EACH {
                         let number = thread * EACH + round;
-                        done(wait(&network.runtime(), a.rpc.call(B, count(number), None, None)));
+                        done(wait(&network.runtime(), a.rpc.call(B.into(), count(number), None, None)));
                         if round % 8 == 0 {
-                            let write = a.rpc.call(B, write(thread), Some(payload.clone()), None);
+                            let write = a.rpc.call(B.into(), write(thread), Some(payload.clone()), None);
                             done(wait(&network.runtime(), write));
                             let into = network.frames().try_take();
-                            let read = a.rpc.call(B, read(thread, UNIT_SIZE as u32), None, into);
+                            let read = a.rpc.call(B.into(), read(thread, UNIT_SIZE as u32), None, into);
                             let found = wait(&network.runtime(), read).expect("the unit was written").payload;
                             assert!(found.as_deref() == Some(&payload[..]));
                         }
@@ -280,7 +313,7 @@ fn lost_and_duplicate_messages_are_masked() {
     let (a, b) = (node(&network, A, unreliable), node(&network, B, unreliable));
     let (sender, receiver) = channel();
     for number in 0..50 {
-        let (call, sender) = (a.rpc.call(B, count(number), None, None), sender.clone());
+        let (call, sender) = (a.rpc.call(B.into(), count(number), None, None), sender.clone());
         network.runtime().spawn(async move {
             done(call.await);
             sender.send(()).expect("the test listens");
@@ -305,7 +338,7 @@ fn hundreds_of_large_writes_both_ways_through_two_frames_do_not_deadlock() {
             for index in 0..100 {
                 for (node, to) in [(&a, B), (&b, A)] {
                     let (call, sender) =
-                        (node.rpc.call(to, write(index), Some(payload.clone()), None), sender.clone());
+                        (node.rpc.call(to.into(), write(index), Some(payload.clone()), None), sender.clone());
                     node.memory.runtime.spawn(async move {
                         done(call.await);
                         sender.send(()).expect("the test listens");
@@ -329,8 +362,9 @@ fn calls_to_a_failed_agent_fail_and_to_its_restart_succeed() {
     for network in SocketNetwork::both(UNIT_SIZE, 2) {
         let (a, b) = pair(&network);
         let runtime = network.runtime();
-        done(wait(&runtime, a.rpc.call(B, count(1), None, None)));
-        let hanging = a.rpc.call(B, Request::Admin(AdminRequest::Status), None, network.frames().try_take());
+        done(wait(&runtime, a.rpc.call(B.into(), count(1), None, None)));
+        let hanging =
+            a.rpc.call(B.into(), Request::Admin(AdminRequest::Status), None, network.frames().try_take());
         let (sender, receiver) = channel();
         runtime.spawn(async move { drop(sender.send(hanging.await.err())) });
         network.kill(B);
@@ -339,10 +373,10 @@ fn calls_to_a_failed_agent_fail_and_to_its_restart_succeed() {
             receiver.recv_timeout(Duration::from_secs(5)).expect("the call ends").expect("with a fault");
         assert_eq!(fault.errno, Errno::EHOSTDOWN);
         assert!(fault.to_string().contains("node 1 has failed"), "{fault}");
-        let fault = wait(&runtime, a.rpc.call(B, count(2), None, None)).err().expect("b has failed");
+        let fault = wait(&runtime, a.rpc.call(B.into(), count(2), None, None)).err().expect("b has failed");
         assert_eq!(fault.errno, Errno::EHOSTDOWN);
         let b = node(&network, B, |fabric| fabric);
-        done(wait(&runtime, a.rpc.call(B, count(3), None, None)));
+        done(wait(&runtime, a.rpc.call(B.into(), count(3), None, None)));
         assert_eq!(*b.memory.executed.lock(), [(3, 1)].into());
         assert!(a.memory.events.lock().contains(&(B, PeerEvent::Failed)));
     }
@@ -354,7 +388,8 @@ fn a_slow_reply_is_awaited_and_a_hung_agent_times_out() {
         network.peer_limit = Duration::from_millis(1500);
         let (a, b) = pair(&network);
         let runtime = network.runtime();
-        let slow = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::Cache }), None, None);
+        let slow =
+            a.rpc.call(B.into(), Request::Admin(AdminRequest::Space { view: View::Cache }), None, None);
         wait(&runtime, slow).expect("a reply after the time limit");
         // Blocks the reactor of b until the sender is dropped.
         let (sender, receiver) = channel::<()>();
@@ -364,12 +399,12 @@ fn a_slow_reply_is_awaited_and_a_hung_agent_times_out() {
             let _ = receiver.recv();
         });
         wait(&runtime, runtime.sleep(Duration::from_millis(20)));
-        let fault = wait(&runtime, a.rpc.call(B, count(1), None, None)).err().expect("b hangs");
+        let fault = wait(&runtime, a.rpc.call(B.into(), count(1), None, None)).err().expect("b hangs");
         assert_eq!(fault.errno, Errno::EHOSTDOWN);
         assert!(fault.to_string().contains("node 1 is unreachable"), "{fault}");
         drop(sender);
         // Back-off may still be running: a new call ends it, and may see one more failed attempt.
-        let back = (0..5).any(|_| wait(&runtime, a.rpc.call(B, count(2), None, None)).is_ok());
+        let back = (0..5).any(|_| wait(&runtime, a.rpc.call(B.into(), count(2), None, None)).is_ok());
         assert!(back);
     }
 }
@@ -381,7 +416,7 @@ fn a_dropped_call_revokes_its_grants() {
         let frames = network.pool(2);
         let payload = patterned(&frames, 1);
         let into = frames.try_take();
-        let mut call = a.rpc.call(B, Request::Admin(AdminRequest::Status), Some(payload), into);
+        let mut call = a.rpc.call(B.into(), Request::Admin(AdminRequest::Status), Some(payload), into);
         assert!((&mut call).now_or_never().is_none());
         assert!(frames.try_take().is_none());
         drop(call);

@@ -27,7 +27,8 @@ impl PackerClient {
         match self {
             Self::Local(packer) => packer.serve(request),
             Self::Remote { rpc, node } => {
-                match pollster::block_on(rpc.call(*node, Request::Pack(request), None, None))?.reply {
+                match pollster::block_on(rpc.call((*node).into(), Request::Pack(request), None, None))?.reply
+                {
                     Reply::Pack(reply) => Ok(reply),
                     other => Err(unexpected_reply(&other)),
                 }

@@ -157,8 +157,8 @@ impl Coordinator {
             (Err(fault), _) => return Err(fault),
         }
         let request = UnitRequest::Truncate { inode: file.inode, size: 0 };
-        let homes = self.base.homes.written(file.inode, &file.state().record);
-        self.base.homes.ask_all(homes, &request).await?;
+        let homes = &self.base.homes;
+        homes.ask_all(|| homes.written(file.inode, &file.state().record), &request).await?;
         self.base.files.update(file, |state| {
             let generation = state.record.generation.next();
             // In the journal, as the removed one is, which this replaces.
@@ -273,7 +273,7 @@ impl Coordinator {
         let before = file.state().record.clone();
         if before.removed {
             let request = UnitRequest::Truncate { inode, size: 0 };
-            self.base.homes.ask_all(self.base.homes.written(inode, &before), &request).await?;
+            self.base.homes.ask_all(|| self.base.homes.written(inode, &before), &request).await?;
             let state = file.state().record.state(None);
             return Ok(state);
         }
@@ -437,8 +437,8 @@ impl Coordinator {
         self.base.journal.sync(true).await?;
         let record = self.base.files.get(inode)?.map(|file| file.state().record.clone());
         // A clean file was synced on the shared file system.
-        let homes =
-            record.filter(|record| record.dirty).map(|record| self.base.homes.committed(inode, &record));
-        self.base.homes.ask_all(homes.unwrap_or_default(), &UnitRequest::Sync { inode, durable: true }).await
+        let Some(record) = record.filter(|record| record.dirty) else { return Ok(()) };
+        let homes = || self.base.homes.committed(inode, &record);
+        self.base.homes.ask_all(homes, &UnitRequest::Sync { inode, durable: true }).await
     }
 }

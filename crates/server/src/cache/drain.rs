@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, NodeId, Result};
 
 /// Receipts in one reply; also bounds the time of a reply.
 const PAGE_FILES: usize = 256;
@@ -39,8 +39,19 @@ impl Drain {
 
     /// Flushes everything. Returns what went wrong besides the errors of files, which their records keep.
     pub(super) async fn flush_all(&self) -> Result<Vec<String>> {
+        loop {
+            let epoch = self.base.homes.epoch();
+            let faults = self.flush_dirty(epoch).await?;
+            // Dirty bytes that moved to another node meanwhile may have been missed.
+            if self.base.homes.epoch() == epoch {
+                return Ok(faults);
+            }
+        }
+    }
+
+    async fn flush_dirty(&self, epoch: MapEpoch) -> Result<Vec<String>> {
         let mut faults = Vec::new();
-        let mut dirty = self.find_dirty(&mut faults).await;
+        let mut dirty = self.find_dirty(epoch, &mut faults).await;
         self.base.journal.for_each(|inode, record| {
             if record.dirty {
                 dirty.entry(inode).or_default();
@@ -50,8 +61,11 @@ impl Drain {
         let flush = |(inode, nodes): (InodeId, Vec<NodeId>)| async move {
             match self.base.files.get(inode) {
                 Ok(Some(file)) if file.state().record.removed => {
-                    let mut homes = self.base.homes.written(inode, &file.state().record);
-                    homes.extend(nodes);
+                    let homes = || {
+                        let mut homes = self.base.homes.written(inode, &file.state().record);
+                        homes.extend(&nodes);
+                        homes
+                    };
                     let request = UnitRequest::Truncate { inode, size: 0 };
                     self.base.homes.ask_all(homes, &request).await.err().map(|fault| fault.to_string())
                 }
@@ -88,12 +102,12 @@ impl Drain {
     }
 
     /// Asks all nodes for dirty bytes of this coordinator's files: some may never have been committed.
-    async fn find_dirty(&self, faults: &mut Vec<String>) -> DirtyNodes {
+    async fn find_dirty(&self, epoch: MapEpoch, faults: &mut Vec<String>) -> DirtyNodes {
         let mut dirty = DirtyNodes::new();
-        for &node in self.base.homes.nodes() {
+        for node in self.base.homes.nodes() {
             let mut after = InodeId(0);
             loop {
-                match self.base.homes.dirty_inodes(node, after, DIRTY_INODES_MAX).await {
+                match self.base.homes.dirty_inodes((epoch, node), after, DIRTY_INODES_MAX).await {
                     Ok(inodes) => {
                         let Some(&last) = inodes.last() else { break };
                         inodes.into_iter().for_each(|inode| dirty.entry(inode).or_default().push(node));
@@ -151,7 +165,8 @@ impl Drain {
         let mut unreachable = BTreeSet::new();
         for node in writers {
             // No file is behind the last inode number: the answer is empty.
-            let answer = self.base.homes.dirty_inodes(node, InodeId(u64::MAX), 1).await;
+            let answer =
+                self.base.homes.dirty_inodes((self.base.homes.epoch(), node), InodeId(u64::MAX), 1).await;
             unreachable.extend(answer.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN).then_some(node));
         }
         for (_, record) in page {

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, FlushEnd, UnitDigest, UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, NodeId, Result};
 use tameike_io::shared::{Access, FileStat, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
@@ -108,7 +108,7 @@ impl Flusher {
             if !extra.is_empty() && !self.note_uncommitted(&file, extra).await? {
                 return Ok(true);
             }
-            self.flush_locked(&file, extra, urgency).await
+            self.base.homes.chosen_again(|_| self.flush_locked(&file, extra, urgency)).await
         };
         let flushed = flushed.await;
         if let Err(fault) = &flushed {
@@ -130,7 +130,8 @@ impl Flusher {
         let before = InodeId(file.inode.0 - 1);
         for &node in nodes {
             // A node that does not answer may have some.
-            let answer = self.base.homes.dirty_inodes(node, before, 1).await;
+            let homes = &self.base.homes;
+            let answer = homes.chosen_again(|epoch| homes.dirty_inodes((epoch, node), before, 1)).await;
             if answer.is_ok_and(|inodes| !inodes.contains(&file.inode)) {
                 continue;
             }
@@ -157,12 +158,13 @@ impl Flusher {
             files.update(file, |state| state.record.outdated = false)?;
         }
         journal.sync(false).await?;
+        let epoch = homes.epoch();
         let mut nodes = homes.committed(inode, &record);
         nodes.extend(extra.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
         let ending = FlushEnd { mtime: record.dirty.then_some(record.mtime) };
         let by_home = nodes.len() == 1 && !record.distrusts_page_cache();
         let order = Order { inode, path: &path, record: &record, urgency, ending: by_home.then_some(ending) };
-        let (total, failure) = self.flush_homes(nodes, &order).await;
+        let (total, failure) = self.flush_homes(epoch, nodes, &order).await;
         let (size, ended) = (record.size.max(total.end), runtime.now());
         if total.rest || failure.is_some() {
             // The homes have changed the shared file: the stamp follows, so that this does not look like a change by another program. A
@@ -251,7 +253,12 @@ impl Flusher {
     }
 
     /// Asks homes to flush, all at once, in rounds as long as one has more. Returns what they did, also when one of them failed.
-    async fn flush_homes(&self, mut homes: Vec<NodeId>, order: &Order<'_>) -> (Flushed, Option<Fault>) {
+    async fn flush_homes(
+        &self,
+        epoch: MapEpoch,
+        mut homes: Vec<NodeId>,
+        order: &Order<'_>,
+    ) -> (Flushed, Option<Fault>) {
         let Order { inode, path, record, urgency, ending } = *order;
         let distrust = record.distrusts_page_cache();
         let (mut total, mut failure) = (Flushed::default(), None);
@@ -267,7 +274,7 @@ impl Flusher {
                 round,
                 ending,
             };
-            let calls = homes.iter().map(|&home| self.base.homes.ask(home, request.clone()));
+            let calls = homes.iter().map(|&home| self.base.homes.ask(epoch, home, request.clone()));
             let answers = join_all(calls).await;
             let (mut flushed, mut digests, mut rest) = (Vec::new(), Vec::new(), Vec::new());
             for (&home, answer) in homes.iter().zip(answers) {
@@ -294,7 +301,7 @@ impl Flusher {
             if !distrust && failure.as_ref().is_some_and(may_be_unsynced) {
                 return (total, failure);
             }
-            if let Err(fault) = self.note_flushed(inode, &digests, flushed, round).await {
+            if let Err(fault) = self.note_flushed(inode, &digests, (epoch, flushed), round).await {
                 return (total, Some(graver(failure, fault)));
             }
             if rest.is_empty() || urgency == Urgency::Yields {
@@ -310,7 +317,7 @@ impl Flusher {
         &self,
         inode: InodeId,
         digests: &[UnitDigest],
-        nodes: Vec<NodeId>,
+        (epoch, nodes): (MapEpoch, Vec<NodeId>),
         round: u64,
     ) -> Result<()> {
         if nodes.is_empty() {
@@ -319,7 +326,9 @@ impl Flusher {
         // The receipt makes digests again that were made for another size of the file.
         digests.chunks(FLUSH_UNITS_MAX).try_for_each(|part| self.base.journal.put_digests(inode, part))?;
         self.base.journal.sync(false).await?;
-        self.base.homes.ask_all(nodes, &UnitRequest::MarkClean { inode, round }).await
+        let clean = UnitRequest::MarkClean { inode, round };
+        let calls = nodes.into_iter().map(|node| self.base.homes.ask(epoch, node, clean.clone()));
+        join_all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 }
 
@@ -339,7 +348,7 @@ fn graver(known: Option<Fault>, other: Fault) -> Fault {
     }
 }
 
-/// Whether a flush that failed so may have met a failing fsync: all but those that found the file system full.
+/// Whether a flush that failed so may have met a failing fsync: all but those that found the file system full, or were refused.
 fn may_be_unsynced(fault: &Fault) -> bool {
-    fault.kind() != FaultKind::Full
+    fault.kind() != FaultKind::Full && fault.errno != Errno::EREMCHG
 }

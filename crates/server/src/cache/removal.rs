@@ -70,7 +70,7 @@ impl Removals {
         request: &ClientRequest,
     ) -> Result<bool> {
         let notified = nodes.into_iter().filter(|&node| node != by).map(|node| async move {
-            let call = self.rpc.call(node, Request::Client(request.clone()), None, None);
+            let call = self.rpc.call(node.into(), Request::Client(request.clone()), None, None);
             match call.await {
                 Ok(Answer { reply: Reply::Client(ClientReply::Held(fault)), .. }) => {
                     Err(fault.context(format_args!("{node} has the file open")))
@@ -128,7 +128,7 @@ impl Removals {
             return Ok(());
         }
         let homes = &self.base.homes;
-        homes.ask_all(homes.all(inode), &UnitRequest::Truncate { inode, size: 0 }).await
+        homes.ask_all(|| homes.all(inode), &UnitRequest::Truncate { inode, size: 0 }).await
     }
 
     /// Finishes an interrupted removal, and returns whether the file is removed. The caller holds the file's flush lock.
@@ -172,7 +172,7 @@ impl Removals {
     /// Drops the units of a removed file. A home that cannot be reached drops them before another file gets the number, or at the drain.
     async fn drop_units(&self, file: &File) -> Result<()> {
         let inode = file.inode;
-        let homes = self.base.homes.written(inode, &file.state().record);
+        let homes = || self.base.homes.written(inode, &file.state().record);
         match self.base.homes.ask_all(homes, &UnitRequest::Truncate { inode, size: 0 }).await {
             Err(fault) if fault.kind() == FaultKind::Unreachable => {
                 log::info!("a node drops its data of {inode}, which was removed, later: {fault}");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::unit::{SpaceChange, UnitRequest};
-use tameike_core::{Errno, InodeId, Result, Timestamp};
+use tameike_core::{Errno, InodeId, Layout, Result, Timestamp};
 use tameike_io::shared::{Access, Allocate, SharedFile, open_same};
 
 const UNIT: u64 = UNIT_SIZE as u64;
@@ -127,7 +127,7 @@ impl Resizer {
         let Some(size) = file.state().record.truncate_to else { return Ok(()) };
         self.truncate_shared(file).await?;
         let request = UnitRequest::Truncate { inode: file.inode, size };
-        let homes = self.base.homes.written(file.inode, &file.state().record);
+        let homes = || self.base.homes.written(file.inode, &file.state().record);
         self.base.homes.ask_all(homes, &request).await?;
         if file.state().record.flush_interrupted {
             // An abandoned flush may have written behind the new end meanwhile.
@@ -145,9 +145,9 @@ impl Resizer {
         let Some((change, start, end)) = file.state().record.space else { return Ok(()) };
         self.change_shared_space(file).await?;
         if change != SpaceChange::Allocate {
-            let request =
-                UnitRequest::Space { inode: file.inode, change: SpaceChange::Punch, start, end, step: 1 };
-            let homes = self.base.homes.written(file.inode, &file.state().record);
+            let (inode, change, layout) = (file.inode, SpaceChange::Punch, Layout::Striped);
+            let request = UnitRequest::Space { inode, change, start, end, layout };
+            let homes = || self.base.homes.written(file.inode, &file.state().record);
             self.base.homes.ask_all(homes, &request).await?;
             if file.state().record.flush_interrupted {
                 // An abandoned flush may have written there meanwhile.

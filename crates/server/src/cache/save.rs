@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, FaultKind, InodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, Result};
 use tameike_io::shared::{PosixTree, SharedFs, Special};
 
 /// Permissions of saved files and directories: the file's own are gone with it.
@@ -80,29 +80,15 @@ impl Saver {
         let path = record.paths.first().map(|path| path.to_vec()).unwrap_or_default();
         let (root, size, at) = (dir.to_owned(), record.size, path.clone());
         self.base.runtime.block(move || make_file(&root, &at, size)).await?;
-        let mut written = 0;
-        let homes = self.base.homes.all(inode);
-        for &home in &homes {
-            let request = UnitRequest::Save {
-                inode,
-                dir: dir.as_os_str().as_bytes().to_vec(),
-                path: path.clone(),
-                generation: record.generation,
-            };
-            match self.base.homes.ask(home, request).await? {
-                UnitReply::Flushed { written: more, .. } => written += more,
-                other => {
-                    return Err(Fault::new(Errno::EPROTO, format!("{home} answered a save with {other:?}")));
-                }
-            }
-        }
+        let homes = &self.base.homes;
+        let written = homes.chosen_again(|epoch| self.save_units(epoch, inode, (dir, &path), record)).await?;
         // As if the job had removed it: late writes are dropped, and no receipt has it again.
         self.base.files.update(&file, |state| {
             (state.record.removed, state.record.dirty) = (true, false);
             state.record.failure.clear();
         })?;
         self.base.journal.sync(false).await?;
-        self.base.homes.ask_all(homes, &UnitRequest::Truncate { inode, size: 0 }).await?;
+        homes.ask_all(|| homes.all(inode), &UnitRequest::Truncate { inode, size: 0 }).await?;
         self.base.queue.remove(inode);
         let note = format!(
             "{} is gone from the shared directory: {written} bytes that the journal held of it are here, and zeros for the rest",
@@ -110,6 +96,32 @@ impl Saver {
         );
         let path = dir.join(OsStr::from_bytes(&path)).display().to_string();
         Ok(FileReceipt { path, written, note, ..record.receipt(FileOutcome::Synced) })
+    }
+
+    /// Has the homes of a file write its dirty units to another file. Returns the number of written bytes.
+    async fn save_units(
+        &self,
+        epoch: MapEpoch,
+        inode: InodeId,
+        (dir, path): (&Path, &[u8]),
+        record: &Record,
+    ) -> Result<u64> {
+        let mut written = 0;
+        for node in self.base.homes.all(inode) {
+            let request = UnitRequest::Save {
+                inode,
+                dir: dir.as_os_str().as_bytes().to_vec(),
+                path: path.to_vec(),
+                generation: record.generation,
+            };
+            match self.base.homes.ask(epoch, node, request).await? {
+                UnitReply::Flushed { written: more, .. } => written += more,
+                other => {
+                    return Err(Fault::new(Errno::EPROTO, format!("{node} answered a save with {other:?}")));
+                }
+            }
+        }
+        Ok(written)
     }
 }
 

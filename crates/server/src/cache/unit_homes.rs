@@ -2,13 +2,12 @@
 
 use super::record::Record;
 use crate::unit::digest::unit_count;
-use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_fabric::Rpc;
+use tameike_core::{Cluster, Errno, Fault, HomeMap, InodeId, Layout, MapEpoch, NodeId, Result, UnitId};
+use tameike_fabric::{Destination, Rpc, join_calls, under_one_map};
 use tameike_store::Ledger;
 
 /// The homes of units, as one coordinator reaches them.
@@ -23,14 +22,19 @@ impl UnitHomes {
         Self { cluster, rpc, ledger }
     }
 
+    /// The epoch of the current home map. Nodes that are chosen under it are asked under it, or chosen again.
+    pub(super) fn epoch(&self) -> MapEpoch {
+        self.cluster.epoch()
+    }
+
     /// All nodes that hold units.
-    pub(super) fn nodes(&self) -> &[NodeId] {
-        self.cluster.device_nodes()
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        self.cluster.map().nodes().to_vec()
     }
 
     /// All nodes that may hold units of a file.
     pub(super) fn all(&self, inode: InodeId) -> Vec<NodeId> {
-        self.cluster.unit_homes(Layout::Striped, inode)
+        self.of_first_units(inode, u64::MAX)
     }
 
     /// The nodes that may hold bytes that the shared file lacks, committed or not. Units on other nodes are clean, and an old generation
@@ -50,42 +54,50 @@ impl UnitHomes {
     }
 
     fn of_first_units(&self, inode: InodeId, count: u64) -> Vec<NodeId> {
-        if count >= self.nodes().len() as u64 {
-            return self.all(inode);
-        }
-        let mut homes: Vec<_> = (0..count).map(|index| self.home(UnitId { inode, index })).collect();
-        homes.sort_unstable();
-        homes.dedup();
-        homes
+        let nodes = self.cluster.nodes_of_units(&self.cluster.map(), Layout::Striped, inode, 0..count);
+        nodes.into_iter().map(|(node, _)| node).collect()
     }
 
-    fn home(&self, unit: UnitId) -> NodeId {
-        self.cluster.unit_home(Layout::Striped, unit)
-    }
-
-    /// Sends a request to one node.
-    pub(super) async fn ask(&self, node: NodeId, request: UnitRequest) -> Result<UnitReply> {
-        match self.rpc.call(node, Request::Unit(request), None, None).await?.reply {
+    /// Sends a request to one node, which was chosen under the map of an epoch. Fails with `EREMCHG` if there is another map now.
+    pub(super) async fn ask(&self, epoch: MapEpoch, node: NodeId, request: UnitRequest) -> Result<UnitReply> {
+        let to = Destination::Primary(node, epoch);
+        match self.rpc.call(to, Request::Unit(request), None, None).await?.reply {
             Reply::Unit(reply) => Ok(reply),
             other => Err(Fault::new(Errno::EPROTO, format!("{node} answered a unit request with {other:?}"))),
         }
     }
 
-    /// Sends one request to several nodes at once. Returns the first fault.
-    pub(super) async fn ask_all(&self, nodes: Vec<NodeId>, request: &UnitRequest) -> Result<()> {
-        let calls = nodes.into_iter().map(|node| self.ask(node, request.clone()));
-        join_all(calls).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
+    /// Sends one request to the nodes that `choose` returns, at once. Chooses again if the home map changes meanwhile. Returns the first
+    /// fault.
+    pub(super) async fn ask_all(
+        &self,
+        choose: impl Fn() -> Vec<NodeId>,
+        request: &UnitRequest,
+    ) -> Result<()> {
+        self.chosen_again(|epoch| {
+            join_calls(choose().into_iter().map(move |node| self.ask(epoch, node, request.clone())))
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Runs `work` under the epoch of the current map, and again if a node refuses a request because there is another map.
+    pub(super) async fn chosen_again<T, F: Future<Output = Result<T>>>(
+        &self,
+        work: impl Fn(MapEpoch) -> F,
+    ) -> Result<T> {
+        under_one_map(&self.cluster, |map| work(map.epoch)).await
     }
 
     /// Files behind `after` that this coordinator answers for, and of which a node holds dirty bytes.
     pub(super) async fn dirty_inodes(
         &self,
-        node: NodeId,
+        (epoch, node): (MapEpoch, NodeId),
         after: InodeId,
         limit: u32,
     ) -> Result<Vec<InodeId>> {
         let coordinator = self.rpc.local();
-        match self.ask(node, UnitRequest::DirtyInodes { coordinator, after, limit }).await? {
+        match self.ask(epoch, node, UnitRequest::DirtyInodes { coordinator, after, limit }).await? {
             UnitReply::DirtyInodes(inodes) => Ok(inodes),
             other => Err(Fault::new(Errno::EPROTO, format!("it answered with {other:?}"))),
         }
@@ -99,28 +111,37 @@ impl UnitHomes {
         size: u64,
         units: Vec<u64>,
     ) -> Result<Vec<UnitDigest>> {
-        let mut by_home = BTreeMap::<NodeId, Vec<u64>>::new();
+        under_one_map(&self.cluster, |map| self.digest_under(map, inode, path, (size, units.clone()))).await
+    }
+
+    async fn digest_under(
+        &self,
+        map: Arc<HomeMap>,
+        inode: InodeId,
+        path: &[u8],
+        (size, units): (u64, Vec<u64>),
+    ) -> Result<Vec<UnitDigest>> {
+        let mut by_node = BTreeMap::<NodeId, Vec<u64>>::new();
         for index in units {
-            by_home.entry(self.home(UnitId { inode, index })).or_default().push(index);
+            let home = self.cluster.unit_home(Layout::Striped, UnitId { inode, index });
+            by_node.entry(map.primary(home)).or_default().push(index);
         }
-        let calls = by_home.into_iter().map(|(home, units)| async move {
+        let epoch = map.epoch;
+        let calls = by_node.into_iter().map(|(node, units)| async move {
             let mut digests = Vec::with_capacity(units.len());
             for part in units.chunks(FLUSH_UNITS_MAX) {
                 let request = UnitRequest::Digest { inode, path: path.to_vec(), size, units: part.to_vec() };
-                match self.ask(home, request).await? {
+                match self.ask(epoch, node, request).await? {
                     UnitReply::Digests(part) => digests.extend(part),
                     other => {
-                        let why = format!("{home} answered a digest with {other:?}");
+                        let why = format!("{node} answered a digest with {other:?}");
                         return Err(Fault::new(Errno::EPROTO, why));
                     }
                 }
             }
             Ok(digests)
         });
-        let mut digests = Vec::new();
-        for answer in join_all(calls).await {
-            digests.extend(answer?);
-        }
+        let mut digests = join_calls(calls).await?.concat();
         digests.sort_by_key(|digest| digest.index);
         Ok(digests)
     }

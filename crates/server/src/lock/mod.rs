@@ -107,7 +107,7 @@ impl LockService {
     }
 
     fn check(&self, inode: InodeId, from: NodeId, owner: LockOwner) -> Result<()> {
-        if self.cluster.inode_home(inode) == self.node && owner.node == from {
+        if self.cluster.primary(self.cluster.inode_home(inode)) == self.node && owner.node == from {
             return Ok(());
         }
         let problem =

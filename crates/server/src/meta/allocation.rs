@@ -45,10 +45,10 @@ impl InodeAllocator {
         if !self.is_near(entry.dir, maker) {
             return number;
         }
-        let wanted = cluster.device_of(maker);
+        let (map, wanted) = (cluster.map(), cluster.device_of(maker));
         for _ in 0..DRAWS_PER_NODE * cluster.device_nodes().len() {
             if number - self.first >= SELECTED_BEFORE
-                || cluster.children_home(new_inode_id(entry, sharded, number)) == wanted
+                || map.primary(cluster.children_home(new_inode_id(entry, sharded, number))) == wanted
             {
                 break;
             }
@@ -106,7 +106,7 @@ mod tests {
         let make = |_| {
             let number = allocator.next_directory(cluster, &entry(parent), sharded, NodeId(maker));
             allocator.made_directory(parent, NodeId(maker));
-            cluster.children_home(new_inode_id(&entry(parent), sharded, number))
+            cluster.primary(cluster.children_home(new_inode_id(&entry(parent), sharded, number)))
         };
         (0..count).map(make).collect()
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use tameike_core::limits::INLINE_SIZE_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Attr, Errno, Fault, FileKind, Generation, InodeId, NodeId, Result, Timestamp, UnitId};
+use tameike_core::{
+    Attr, Errno, Fault, FileKind, Generation, InodeId, MapEpoch, NodeId, Result, Timestamp, UnitId,
+};
+use tameike_fabric::Destination;
 use tameike_io::Payload;
 use tameike_io::os::runtime::{Promise, promise};
 use tameike_store::meta::record::{InodeRecord, Truncation};
@@ -94,10 +97,10 @@ impl MetaService {
     /// Sends an mtime that a program set to all nodes with entries of the directory, since readers take the latest time of all.
     async fn spread_dir_time(&self, dir: InodeId, changed: Timestamp) -> Result<()> {
         let cluster = &self.parts.cluster;
-        let home = cluster.children_home(dir);
+        let home = cluster.primary(cluster.children_home(dir));
         let request = |sharded| MetaRequest::Execute(Command::SetDirTime { dir, sharded, changed });
         if let MetaReply::Sharding { sharded: true } = self.ask(home, request(false)).await? {
-            for &node in cluster.device_nodes() {
+            for &node in cluster.map().nodes() {
                 self.ask(node, request(true)).await?;
             }
         }
@@ -156,7 +159,7 @@ impl MetaService {
         let payload = Payload::new(Arc::new(frame), 0..INLINE_SIZE_MAX as u32);
         let ranges = (0..INLINE_SIZE_MAX as u32).into();
         let request = UnitRequest::Write { unit, ranges, generation: Generation::default() };
-        let home = self.parts.cluster.unit_home(record.layout, unit);
+        let home = self.parts.cluster.unit_home(record.layout, unit).into();
         self.ask_unit(home, request, Some(payload)).await?;
         self.ask_unit(home, UnitRequest::Sync { inode, durable: true }, None).await
     }
@@ -165,14 +168,23 @@ impl MetaService {
     /// retries unreachable nodes until they succeed.
     pub(super) fn truncate_units(&self, inode: InodeId, truncation: Truncation) -> Promise<Result<()>> {
         let (resolver, first) = promise();
-        let homes = self.parts.cluster.unit_homes(truncation.layout, inode);
         self.spawn(|service| async move {
-            let mut homes = homes;
+            let (mut epoch, mut nodes) = (MapEpoch(0), Vec::new());
             let mut resolver = Some(resolver);
             let mut pause = RETRY_TIME_MIN;
             loop {
                 let Some(this) = service.upgrade() else { return };
-                let left = this.try_truncate(inode, truncation, homes).await;
+                let cluster = &this.parts.cluster;
+                let map = cluster.map();
+                if map.epoch != epoch {
+                    epoch = map.epoch;
+                    nodes = map.primaries(cluster.unit_homes(truncation.layout, inode));
+                }
+                let left = this.try_truncate(inode, truncation, (epoch, nodes)).await;
+                if left.iter().any(|(_, fault)| fault.errno == Errno::EREMCHG) {
+                    (epoch, nodes) = (MapEpoch(0), Vec::new());
+                    continue;
+                }
                 let result = match left.first() {
                     None => this.execute(&LogCommand::Truncated { inode, truncation }).map(|_| ()),
                     Some((_, fault)) => Err(truncation_pending(inode, truncation, fault)),
@@ -182,8 +194,8 @@ impl MetaService {
                 } else if let Err(fault) = result {
                     log::debug!("{fault}");
                 }
-                homes = left.into_iter().map(|(home, _)| home).collect();
-                if homes.is_empty() {
+                nodes = left.into_iter().map(|(node, _)| node).collect();
+                if nodes.is_empty() {
                     return;
                 }
                 back_off(this, &mut pause).await;
@@ -192,25 +204,26 @@ impl MetaService {
         first
     }
 
-    /// Returns the homes that failed, with their errors. Persists the new size first: after a crash, no file may have its old size without
+    /// Returns the nodes that failed, with their errors. Persists the new size first: after a crash, no file may have its old size without
     /// its data.
     async fn try_truncate(
         &self,
         inode: InodeId,
         truncation: Truncation,
-        homes: Vec<NodeId>,
+        (epoch, nodes): (MapEpoch, Vec<NodeId>),
     ) -> Vec<(NodeId, Fault)> {
         if let Err(fault) = self.parts.ledger.sync(false).await {
-            return homes.into_iter().map(|home| (home, fault.clone())).collect();
+            return nodes.into_iter().map(|node| (node, fault.clone())).collect();
         }
-        let truncations = homes.into_iter().map(|home| async move {
+        let truncations = nodes.into_iter().map(|node| async move {
+            let to = Destination::Primary(node, epoch);
             let truncate = UnitRequest::Truncate { inode, size: truncation.size };
-            let truncate = match self.ask_unit(home, truncate, None).await {
+            let truncate = match self.ask_unit(to, truncate, None).await {
                 // The truncation must be persisted before its log record is removed.
-                Ok(()) => self.ask_unit(home, UnitRequest::Sync { inode, durable: false }, None).await,
+                Ok(()) => self.ask_unit(to, UnitRequest::Sync { inode, durable: false }, None).await,
                 failed => failed,
             };
-            truncate.err().map(|fault| (home, fault))
+            truncate.err().map(|fault| (node, fault))
         });
         join_all(truncations).await.into_iter().flatten().collect()
     }

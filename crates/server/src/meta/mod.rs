@@ -32,8 +32,8 @@ use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request, codec};
-use tameike_core::{Cluster, DirOffset, Errno, Fault, InodeId, NodeId, Result, View};
-use tameike_fabric::Rpc;
+use tameike_core::{Cluster, DirOffset, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
+use tameike_fabric::{Destination, Rpc};
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::locks::Locks;
@@ -119,10 +119,11 @@ impl MetaService {
 
     fn start(parts: &MetaParts) -> Result<u16> {
         let cluster = &parts.cluster;
-        let root = Some(InodeId::ROOT).filter(|&root| cluster.inode_home(root) == parts.node);
+        let root =
+            Some(InodeId::ROOT).filter(|&root| cluster.primary(cluster.inode_home(root)) == parts.node);
         let owners = cluster.nodes().iter().map(|info| info.id);
-        let local = owners.filter(|&owner| cluster.device_of(owner) == parts.node);
-        let local = local.map(|owner| InodeId::local_root(owner, parts.node));
+        let local = owners.filter(|&owner| cluster.primary(cluster.home_at(owner)) == parts.node);
+        let local = local.map(|owner| InodeId::local_root(owner, cluster.device_of(owner)));
         let roots = root.into_iter().chain(local).collect();
         let (uid, gid) = parts.owner;
         let share = share(cluster, parts.node);
@@ -274,7 +275,7 @@ impl MetaService {
     }
 
     fn check_inode(&self, inode: InodeId) -> Result<()> {
-        if self.parts.cluster.inode_home(inode) == self.parts.node {
+        if self.serves(self.parts.cluster.inode_home(inode)) {
             return Ok(());
         }
         Err(self.misrouted(format_args!("{inode}")))
@@ -288,7 +289,7 @@ impl MetaService {
         sharded: bool,
     ) -> Result<Option<bool>> {
         let cluster = &self.parts.cluster;
-        let is_home = cluster.children_home(dir) == self.parts.node;
+        let is_home = self.serves(cluster.children_home(dir));
         if is_home {
             let known = self.parts.ledger.read(|names| table::directory(names, dir))?;
             let is_sharded = known.is_some_and(|children| children.sharded);
@@ -297,10 +298,15 @@ impl MetaService {
             }
         }
         let right = match offset {
-            Some(offset) => cluster.entry_home(dir, offset, sharded) == self.parts.node,
+            Some(offset) => self.serves(cluster.entry_home(dir, offset, sharded)),
             None => is_home || sharded && dir.pinned_node().is_none(),
         };
         if right { Ok(None) } else { Err(self.misrouted(format_args!("entries of directory {dir}"))) }
+    }
+
+    /// Whether this node serves a home.
+    fn serves(&self, home: HomeId) -> bool {
+        self.parts.cluster.primary(home) == self.parts.node
     }
 
     fn misrouted(&self, what: std::fmt::Arguments<'_>) -> Fault {
@@ -316,32 +322,35 @@ impl MetaService {
             if node == self.parts.node {
                 return self.serve(node, request).await;
             }
-            match self.call(node, Request::Meta(request), None).await? {
+            match self.call(node.into(), Request::Meta(request), None).await? {
                 Reply::Meta(reply) => Ok(reply),
                 other => Err(unexpected(node, &other)),
             }
         })
     }
 
-    async fn ask_unit(&self, node: NodeId, request: UnitRequest, payload: Option<Payload>) -> Result<()> {
-        match self.call(node, Request::Unit(request), payload).await? {
+    async fn ask_unit(&self, to: Destination, request: UnitRequest, payload: Option<Payload>) -> Result<()> {
+        match self.call(to, Request::Unit(request), payload).await? {
             Reply::Unit(_) => Ok(()),
-            other => Err(unexpected(node, &other)),
+            other => Err(unexpected(to, &other)),
         }
     }
 
-    async fn call(&self, node: NodeId, request: Request, payload: Option<Payload>) -> Result<Reply> {
+    async fn call(&self, to: Destination, request: Request, payload: Option<Payload>) -> Result<Reply> {
         let rpc = self.parts.rpc.upgrade();
         let rpc = rpc.ok_or_else(|| Fault::new(Errno::EHOSTDOWN, "this agent is shutting down"))?;
-        Ok(rpc.call(node, request, payload, None).await?.reply)
+        Ok(rpc.call(to, request, payload, None).await?.reply)
     }
 }
 
-/// Returns the share of inodes whose home is `node`; `None` if it has no device.
+/// Returns the homes that `node` serves; `None` if it serves none.
 fn share(cluster: &Cluster, node: NodeId) -> Option<Share> {
-    let nodes = cluster.device_nodes();
-    let index = nodes.iter().position(|&other| other == node)?;
-    Some(Share { node, index: index as u16, count: nodes.len() as u16 })
+    let map = cluster.map();
+    let all = (0..map.count()).map(|home| HomeId(home as u16));
+    let homes: Vec<_> = all.filter(|&home| map.primary(home) == node).collect();
+    let pinned = cluster.device_nodes().iter().copied();
+    let pinned = pinned.filter(|&other| map.primary(cluster.home_at(other)) == node).collect();
+    (!homes.is_empty()).then(|| Share { node, homes, count: map.count() as u32, pinned })
 }
 
 /// Sleeps without keeping the service alive, and doubles the pause.
@@ -357,6 +366,7 @@ fn execute(ledger: &Ledger, command: &LogCommand) -> Result<Applied> {
     ledger.execute(RecordKind::Names, &body, |names| apply(names, command))
 }
 
-fn unexpected(node: NodeId, reply: &(impl std::fmt::Debug + ?Sized)) -> Fault {
-    Fault::new(Errno::EPROTO, format!("{node} sent an unexpected reply to a metadata request: {reply:?}"))
+fn unexpected(from: impl Into<Destination>, reply: &(impl std::fmt::Debug + ?Sized)) -> Fault {
+    let from = from.into();
+    Fault::new(Errno::EPROTO, format!("{from} sent an unexpected reply to a metadata request: {reply:?}"))
 }

@@ -74,8 +74,10 @@ impl MetaService {
         }
     }
 
-    fn home(&self, inode: InodeId) -> NodeId {
-        self.parts.cluster.inode_home(inode)
+    /// The node that has an inode's record.
+    fn node_of(&self, inode: InodeId) -> NodeId {
+        let cluster = &self.parts.cluster;
+        cluster.primary(cluster.inode_home(inode))
     }
 
     fn plan_unlink(&self, entry: &EntryName, sharded: bool, target: Target) -> Result<Planned> {
@@ -85,7 +87,7 @@ impl MetaService {
         let inode = target.inode;
         Ok(Plan::found(Plan {
             local: vec![Step::Detach { entry: entry.clone(), sharded, target }],
-            redo: vec![(self.home(inode), Step::DropLink { inode })],
+            redo: vec![(self.node_of(inode), Step::DropLink { inode })],
             ..Plan::default()
         }))
     }
@@ -98,23 +100,25 @@ impl MetaService {
         Ok(Plan::found(Plan {
             prepare: self.seals(inode).await?,
             local: vec![Step::Detach { entry: entry.clone(), sharded, target }],
-            redo: vec![(self.home(inode), Step::DropLink { inode })],
+            redo: vec![(self.node_of(inode), Step::DropLink { inode })],
             ..Plan::default()
         }))
     }
 
     /// Returns the steps that seal an empty directory against new entries on all nodes that may have entries of it.
     async fn seals(&self, dir: InodeId) -> Result<Vec<(NodeId, Step)>> {
-        let home = self.parts.cluster.children_home(dir);
-        let DirStat { entries, sharded, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
+        let cluster = &self.parts.cluster;
+        let node = cluster.primary(cluster.children_home(dir));
+        let DirStat { entries, sharded, .. } = match self.ask(node, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => stat,
-            other => return Err(unexpected(home, &other)),
+            other => return Err(unexpected(node, &other)),
         };
         if entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let homes = if sharded { self.parts.cluster.device_nodes() } else { &[home] };
-        Ok(homes.iter().map(|&node| (node, Step::Seal { dir, sharded })).collect())
+        let map = cluster.map();
+        let nodes = if sharded { map.nodes() } else { &[node] };
+        Ok(nodes.iter().map(|&node| (node, Step::Seal { dir, sharded })).collect())
     }
 
     fn plan_link(
@@ -135,7 +139,7 @@ impl MetaService {
         }
         let inode = target.inode;
         Ok(Plan::found(Plan {
-            prepare: vec![(self.home(inode), Step::AddLink { inode })],
+            prepare: vec![(self.node_of(inode), Step::AddLink { inode })],
             local: vec![Step::Attach { entry: entry.clone(), sharded, target, replaces: None }],
             ..Plan::default()
         }))
@@ -145,7 +149,8 @@ impl MetaService {
     async fn find(&self, entry: &EntryName) -> Result<(NodeId, bool, Option<Target>)> {
         let mut sharded = false;
         loop {
-            let node = self.parts.cluster.entry_home(entry.dir, entry.offset(), sharded);
+            let cluster = &self.parts.cluster;
+            let node = cluster.primary(cluster.entry_home(entry.dir, entry.offset(), sharded));
             match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), sharded, view: false }).await {
                 Ok(MetaReply::Entry { target, .. }) => return Ok((node, sharded, Some(target))),
                 Ok(MetaReply::Sharding { sharded: true }) if !sharded => sharded = true,
@@ -193,7 +198,7 @@ impl MetaService {
         }
         plan.local.push(Step::Detach { entry, sharded, target: moved });
         if let Some(Target { inode, .. }) = replaced {
-            plan.redo.push((self.home(inode), Step::DropLink { inode }));
+            plan.redo.push((self.node_of(inode), Step::DropLink { inode }));
         }
         self.touch(&mut plan, &[moved]);
         self.plan_moves(&mut plan, &[(moved, from.dir, to.dir)]);
@@ -202,7 +207,7 @@ impl MetaService {
 
     /// Updates the ctime of renamed inodes, as other file systems do. Mostly the inode is on this node, and the step part of the decision.
     fn touch(&self, plan: &mut Plan, renamed: &[Target]) {
-        plan.redo.extend(renamed.iter().map(|&target| (self.home(target.inode), Step::Touch { target })));
+        plan.redo.extend(renamed.iter().map(|&target| (self.node_of(target.inode), Step::Touch { target })));
     }
 
     /// Adds the steps for directories that get another parent: it must not be below them, and only one move runs at a time.
@@ -211,12 +216,12 @@ impl MetaService {
         let moves: Vec<_> = moves.map(|(target, _, new)| (target.inode, *new)).collect();
         let Some(&(_, parent)) = moves.first() else { return };
         plan.redo
-            .extend(moves.iter().map(|&(dir, parent)| (self.home(dir), Step::SetParent { dir, parent })));
-        if parent.pinned_node().is_some() || self.parts.cluster.device_nodes().len() == 1 {
+            .extend(moves.iter().map(|&(dir, parent)| (self.node_of(dir), Step::SetParent { dir, parent })));
+        if parent.pinned_node().is_some() || self.parts.cluster.map().nodes().len() == 1 {
             let checks = moves.iter().map(|&(ancestor, dir)| Step::NotBelow { dir, ancestor });
             plan.local.splice(0..0, checks);
         } else {
-            let root = self.home(InodeId::ROOT);
+            let root = self.node_of(InodeId::ROOT);
             plan.prepare.insert(0, (root, Step::LockTree));
             plan.not_below.extend(moves.iter().map(|&(ancestor, dir)| (dir, ancestor)));
             plan.redo.push((root, Step::UnlockTree));
@@ -229,7 +234,7 @@ impl MetaService {
             if dir == ancestor {
                 return Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"));
             }
-            let node = self.home(dir);
+            let node = self.node_of(dir);
             match self.ask(node, MetaRequest::Parent { inode: dir }).await? {
                 MetaReply::Parent(parent) if parent == dir => return Ok(()),
                 MetaReply::Parent(parent) => dir = parent,

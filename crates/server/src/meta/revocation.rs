@@ -106,6 +106,6 @@ impl MetaService {
 
     async fn send_revoke(&self, holder: NodeId, inodes: &[InodeId]) -> Result<()> {
         let revoke = Request::Client(ClientRequest::Revoke { inodes: inodes.to_vec() });
-        self.call(holder, revoke, None).await.map(drop)
+        self.call(holder.into(), revoke, None).await.map(drop)
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tameike_core::limits::UNSHARDED_ENTRIES_MAX;
 use tameike_core::wire::meta::{Step, Target};
 use tameike_core::{DirOffset, Fault, InodeId, NodeId, Result};
-use tameike_store::meta::record::{Intent, Share};
+use tameike_store::meta::record::Intent;
 use tameike_store::meta::{LogCommand, query as table};
 
 /// Maximum number of entries in one step, which fit a message with names of any length.
@@ -18,8 +18,8 @@ const BATCH_ENTRIES_MAX: usize = 512;
 impl MetaService {
     pub(super) fn shard_if_crowded(&self, dir: InodeId, entries: u64) {
         let cluster = &self.parts.cluster;
-        let can_be = dir.pinned_node().is_none() && cluster.device_nodes().len() > 1;
-        if entries <= UNSHARDED_ENTRIES_MAX || !can_be || cluster.children_home(dir) != self.parts.node {
+        let can_be = || dir.pinned_node().is_none() && cluster.map().nodes().len() > 1;
+        if entries <= UNSHARDED_ENTRIES_MAX || !self.serves(cluster.children_home(dir)) || !can_be() {
             return;
         }
         self.spawn(|service| async move {
@@ -58,7 +58,7 @@ impl MetaService {
         self.persist().await?;
         let share = share(&self.parts.cluster, self.parts.node);
         let without = || Fault::io("a node without a device has a directory");
-        let Share { index, count, .. } = share.ok_or_else(without)?;
+        let share = share.ok_or_else(without)?;
         for ((node, entries), first) in self.entries_by_node(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
                 let step = Step::Receive { dir, entries: batch.to_vec() };
@@ -68,7 +68,7 @@ impl MetaService {
         // From now on, other nodes change these names.
         let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
         self.revoke(revocations).await;
-        self.execute(&LogCommand::Sharded { sequence, dir, index, count })?;
+        self.execute(&LogCommand::Sharded { sequence, dir, share })?;
         // If this record is lost, the intent remains, and recovery shards the directory again.
         let waiting = {
             let mut state = self.state.lock();
@@ -85,9 +85,9 @@ impl MetaService {
             table::entries(names, dir, DirOffset::START, usize::MAX - 1)
         };
         let (entries, _) = self.parts.ledger.read(all)?;
-        let mut by_node = BTreeMap::<_, Vec<_>>::new();
+        let (map, mut by_node) = (self.parts.cluster.map(), BTreeMap::<_, Vec<_>>::new());
         for entry in entries {
-            let node = self.parts.cluster.entry_home(dir, entry.offset, true);
+            let node = map.primary(self.parts.cluster.entry_home(dir, entry.offset, true));
             if node != self.parts.node {
                 by_node.entry(node).or_default().push((ByteBuf::from(entry.name), entry.target));
             }

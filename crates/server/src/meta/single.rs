@@ -74,7 +74,7 @@ impl MetaService {
     /// Returns this node's part of a directory. If the node is not the home of the children, the directory is sharded.
     pub(super) fn children_stat(&self, dir: InodeId) -> Result<DirStat> {
         let children = self.parts.ledger.read(|names| table::directory(names, dir))?;
-        let sharded = self.parts.cluster.children_home(dir) != self.parts.node;
+        let sharded = !self.serves(self.parts.cluster.children_home(dir));
         Ok(children.map_or_else(|| DirStat { sharded, ..DirStat::default() }, |children| children.stat()))
     }
 

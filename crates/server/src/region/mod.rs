@@ -131,7 +131,7 @@ impl RegionService {
     }
 
     fn check(&self, region: InodeId) -> Result<()> {
-        if self.parts.cluster.inode_home(region) != self.parts.node {
+        if self.parts.cluster.primary(self.parts.cluster.inode_home(region)) != self.parts.node {
             let problem =
                 format!("{} got a request for region {region}, which it does not own", self.parts.node);
             return Err(Fault::new(Errno::EPROTO, problem));
@@ -208,7 +208,7 @@ impl RegionService {
         self.parts.runtime.spawn(async move {
             let calls = nodes.into_iter().map(|node| {
                 let request = Request::Client(ClientRequest::RegionBroken { region, barrier, failed });
-                let call = rpc.call(node, request, None, None);
+                let call = rpc.call(node.into(), request, None, None);
                 async move {
                     // The node fails as well, or will get the error from its next request.
                     if let Err(fault) = call.await {

@@ -11,7 +11,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::Reply;
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::region::{Changes, Members, NodeChanges, PAGE_RANGES_MAX, Release};
-use tameike_fabric::Answer;
+use tameike_fabric::{Answer, Destination};
 use tameike_io::{Frame, Payload};
 
 /// Records notifications, with the barrier from which on all fail. Node 3 cannot be reached.
@@ -24,7 +24,7 @@ impl Rpc for Notified {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         _: Option<Payload>,
         _: Option<Frame>,
@@ -32,6 +32,7 @@ impl Rpc for Notified {
         let Request::Client(ClientRequest::RegionBroken { barrier, .. }) = request else {
             panic!("{request:?}");
         };
+        let Destination::Node(to) = to else { panic!("{to:?}") };
         self.0.lock().push((to, barrier));
         let reply = Answer { reply: Reply::Client(ClientReply::Done), payload: None };
         ready(if to == NodeId(3) { Err(Errno::EHOSTDOWN.into()) } else { Ok(reply) }).boxed()

@@ -53,7 +53,7 @@ impl UnitService {
             for inode in inodes {
                 let coordinator = self.parts.cluster.inode_home(inode);
                 let request = Request::Cache(CacheRequest::Writeback { inode });
-                match self.parts.rpc.call(coordinator, request, None, None).await {
+                match self.parts.rpc.call(coordinator.into(), request, None, None).await {
                     Ok(_) if self.has_space() => return Ok(()),
                     Ok(_) => {}
                     Err(fault) => refusal = Some(fault),

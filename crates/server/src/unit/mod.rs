@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_TIMEOUT, UNIT_SIZE};
 use tameike_core::wire::unit::{Backing, LOCATIONS_MAX, SpaceChange, UnitLocation, UnitReply, UnitRequest};
-use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
+use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, UnitId, UnitsOfNode};
 use tameike_fabric::{Carried, Rpc, Target, TimeLimitedCalls};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
@@ -145,14 +145,14 @@ impl UnitService {
                 self.mark_round_clean(inode, round).await?;
                 UnitReply::Done
             }
-            UnitRequest::Space { inode, change, start, end, step } => {
-                check_bytes(start, end, step)?;
-                self.change_space(inode, change, start..end, step).await?;
+            UnitRequest::Space { inode, change, start, end, layout } => {
+                check_bytes(start, end)?;
+                self.change_space(inode, change, start..end, layout).await?;
                 UnitReply::Done
             }
-            UnitRequest::Seek { inode, sought, start, step } => {
-                check_bytes(start, start, step)?;
-                match self.parts.extents.seek(inode, sought, start, step)? {
+            UnitRequest::Seek { inode, sought, start, layout } => {
+                check_bytes(start, start)?;
+                match self.parts.extents.seek(inode, sought, start, &self.own_units(layout, inode))? {
                     Ok(at) => UnitReply::Found { at, found: true },
                     Err(at) => UnitReply::Found { at, found: false },
                 }
@@ -204,16 +204,21 @@ impl UnitService {
         inode: InodeId,
         change: SpaceChange,
         bytes: Range<u64>,
-        step: u64,
+        layout: Layout,
     ) -> Result<()> {
         let _alone = self.file_locks.hold(inode).await;
         self.flushed.lock().remove(&inode);
-        self.parts.extents.change_space(inode, change, bytes, step).await?;
+        self.parts.extents.change_space(inode, change, bytes, self.own_units(layout, inode)).await?;
         if inode.is_cached() {
             // As after a truncate.
             self.parts.extents.sync(false).await?;
         }
         Ok(())
+    }
+
+    fn own_units(&self, layout: Layout, inode: InodeId) -> UnitsOfNode {
+        let cluster = &self.parts.cluster;
+        cluster.units_of_node(&cluster.map(), layout, inode, self.parts.rpc.local())
     }
 
     async fn read_to(&self, target: Target, order: ReadOrder, backing: Backing) -> Result<Carried> {
@@ -280,12 +285,14 @@ impl UnitService {
     }
 
     fn dirty_inodes(&self, coordinator: NodeId, after: InodeId, limit: u32) -> Result<Vec<InodeId>> {
-        let limit = limit as usize;
+        let (limit, cluster) = (limit as usize, &self.parts.cluster);
+        let map = cluster.map();
+        let is_coordinated = |inode| map.primary(cluster.inode_home(inode)) == coordinator;
         let (mut found, mut after) = (Vec::new(), after);
         while found.len() < limit {
             let inodes = self.parts.extents.dirty_inodes(after)?;
             let Some(&last) = inodes.last() else { break };
-            found.extend(inodes.into_iter().filter(|&id| self.parts.cluster.inode_home(id) == coordinator));
+            found.extend(inodes.into_iter().filter(|&id| is_coordinated(id)));
             after = last;
         }
         found.truncate(limit);
@@ -302,14 +309,11 @@ fn check_index(index: u64) -> Result<()> {
     if index <= FILE_SIZE_MAX / UNIT_SIZE as u64 { Ok(()) } else { Err(Errno::EFBIG.into()) }
 }
 
-fn check_bytes(start: u64, end: u64, step: u64) -> Result<()> {
-    if start <= end && end <= FILE_SIZE_MAX && step > 0 {
+fn check_bytes(start: u64, end: u64) -> Result<()> {
+    if start <= end && end <= FILE_SIZE_MAX {
         return Ok(());
     }
-    Err(Fault::new(
-        Errno::EINVAL,
-        format!("bytes {start} to {end} with step {step} are not a range of a file"),
-    ))
+    Err(Fault::new(Errno::EINVAL, format!("bytes {start} to {end} are not a range of a file")))
 }
 
 fn range_in_unit(offset: u32, length: u32) -> Result<Range<u32>> {

@@ -11,15 +11,16 @@ use std::ops::Range;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{Sought, SpaceChange};
-use tameike_core::{InodeId, Result, UnitId};
+use tameike_core::{InodeId, Result, UnitId, UnitsOfNode};
 
 const UNIT: u64 = UNIT_SIZE as u64;
 /// Number of units examined per search, which delays other tasks.
 const EXAMINED_MAX: usize = 1024;
 
-/// Indexes of the unit that has `bytes.start`, and of each `step`th unit after it.
-fn units(bytes: &Range<u64>, step: u64) -> impl Iterator<Item = u64> + use<> {
-    (bytes.start / UNIT..bytes.end.div_ceil(UNIT)).step_by(usize::try_from(step.max(1)).unwrap_or(usize::MAX))
+/// Indexes of the units of this node that have bytes of the range.
+fn units<'a>(bytes: &Range<u64>, own: &'a UnitsOfNode) -> impl Iterator<Item = u64> + use<'a> {
+    let end = bytes.end.div_ceil(UNIT);
+    own.from(bytes.start / UNIT).take_while(move |index| *index < end)
 }
 
 fn part(bytes: &Range<u64>, unit: UnitId) -> Range<u32> {
@@ -33,7 +34,7 @@ fn data_of(unit: UnitId, record: UnitRecord) -> RangeSet {
 }
 
 impl ExtentStore {
-    /// Reserves or punches `bytes` of the file, in the unit of the first of them and each `step`th after it.
+    /// Reserves or punches `bytes` of the file in the units of this node.
     ///
     /// # Errors
     /// `ENOSPC` if the view lacks space for the reservation. If that is known in advance, nothing changes.
@@ -42,13 +43,13 @@ impl ExtentStore {
         inode: InodeId,
         change: SpaceChange,
         bytes: Range<u64>,
-        step: u64,
+        own: UnitsOfNode,
     ) -> Result<()> {
         self.run_detached(|store| async move {
             let reserves = change != SpaceChange::Punch && !inode.is_cached();
             if reserves {
-                store.check_capacity(inode, &bytes, step)?;
-                for index in units(&bytes, step) {
+                store.check_capacity(inode, &bytes, &own)?;
+                for index in units(&bytes, &own) {
                     store.change_unit(UnitId { inode, index }, change, &bytes).await?;
                 }
                 return Ok(());
@@ -85,11 +86,11 @@ impl ExtentStore {
 
     /// Fails if the reservation exceeds what the view has left. Stops there, so that its time does not grow with the
     /// request.
-    fn check_capacity(&self, inode: InodeId, bytes: &Range<u64>, step: u64) -> Result<()> {
+    fn check_capacity(&self, inode: InodeId, bytes: &Range<u64>, own: &UnitsOfNode) -> Result<()> {
         let view = inode.view();
         let left = self.accounting.lock().left(view);
         let mut wanted = 0;
-        for index in units(bytes, step) {
+        for index in units(bytes, own) {
             let unit = UnitId { inode, index };
             let blocks = blocks_of(&part(bytes, unit));
             let record = self.load(unit)?.unwrap_or_default();
@@ -101,18 +102,18 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// Finds the first byte of data or hole at or after `start`, in the unit of `start` and each `step`th after it. If
-    /// the search finds none, it returns as error how far it got: the first byte of one of these units, or `u64::MAX`.
+    /// Finds the first byte of data or hole at or after `start` in the units of this node. If the search finds none, it
+    /// returns as error how far it got: the first byte of one of these units, or `u64::MAX`.
     pub fn seek(
         &self,
         inode: InodeId,
         sought: Sought,
         start: u64,
-        step: u64,
+        own: &UnitsOfNode,
     ) -> Result<std::result::Result<u64, u64>> {
         match sought {
             Sought::Data => self.seek_data(inode, start),
-            Sought::Hole => self.seek_hole(inode, start, step),
+            Sought::Hole => self.seek_hole(inode, start, own),
         }
     }
 
@@ -129,8 +130,13 @@ impl ExtentStore {
         Ok(Err(units.next().transpose()?.map_or(u64::MAX, |unit| unit.start())))
     }
 
-    fn seek_hole(&self, inode: InodeId, start: u64, step: u64) -> Result<std::result::Result<u64, u64>> {
-        let mut all = units(&(start..u64::MAX), step);
+    fn seek_hole(
+        &self,
+        inode: InodeId,
+        start: u64,
+        own: &UnitsOfNode,
+    ) -> Result<std::result::Result<u64, u64>> {
+        let mut all = units(&(start..u64::MAX), own);
         for index in all.by_ref().take(EXAMINED_MAX) {
             let unit = UnitId { inode, index };
             let rest = part(&(start..u64::MAX), unit);

@@ -102,12 +102,12 @@ impl Names {
 
     /// Returns true if the inode record, if it exists, is on this node.
     pub(crate) fn keeps(&self, inode: InodeId) -> bool {
-        self.share.is_some_and(|share| share.keeps(inode))
+        self.share.as_ref().is_some_and(|share| share.keeps(inode))
     }
 
     /// Returns true if all names of the inode are on this node.
     fn has_all_names(&self, inode: InodeId) -> bool {
-        let alone = self.share.is_some_and(|share| share.count == 1) || inode.pinned_node().is_some();
+        let alone = self.share.as_ref().is_some_and(Share::is_whole) || inode.pinned_node().is_some();
         alone && !self.busy && self.keeps(inode)
     }
 
@@ -150,12 +150,12 @@ impl Names {
     fn read_shard(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<Option<ShardRecord>> {
         let Some(value) = table.get(&key::shard())? else { return Ok(None) };
         let shard: Option<ShardRecord> = decode_or_lose(
-            "the record of which inodes this node keeps",
+            "the record of which homes this node serves",
             None,
             (&key::shard(), &value),
             findings,
         );
-        self.share = shard.and_then(|shard| shard.share);
+        self.share = shard.as_ref().and_then(|shard| shard.share.clone());
         Ok(shard)
     }
 

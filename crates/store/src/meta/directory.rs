@@ -1,6 +1,6 @@
 //! Directories: entries, and the node's record of each directory's children.
 
-use super::record::{self, DirectoryRecord, InodeRecord};
+use super::record::{self, DirectoryRecord, InodeRecord, Share};
 use super::{Outcome, Shard, key, query};
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_core::wire::meta::{EntryName, NewInode, Target};
@@ -225,12 +225,12 @@ impl Shard<'_> {
     }
 
     /// Marks the directory as sharded, and drops entries whose slots belong to other nodes.
-    pub(super) fn finish_sharding(&mut self, dir: InodeId, index: u16, count: u16) -> Result<()> {
+    pub(super) fn finish_sharding(&mut self, dir: InodeId, share: &Share) -> Result<()> {
         let mut children = self.children(dir, true)?;
         children.sharded = true;
         let (entries, _) = query::entries(self.table, dir, DirOffset::START, usize::MAX - 1)?;
         for entry in entries {
-            if entry.offset.slot().0 % count.max(1) == index {
+            if share.keeps_slot(entry.offset.slot()) {
                 continue;
             }
             subtract_counts(&mut children, 1, entry.target)?;

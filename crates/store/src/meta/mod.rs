@@ -37,7 +37,7 @@ pub enum LogCommand {
     Start {
         /// Roots that this node keeps.
         roots: Vec<InodeId>,
-        /// The inodes whose home this node is; `None` without a device.
+        /// The homes that this node serves; `None` without a device.
         share: Option<Share>,
         /// Owner of new roots.
         uid: u32,
@@ -84,10 +84,8 @@ pub enum LogCommand {
         sequence: u64,
         /// The directory.
         dir: InodeId,
-        /// Index of this node among the burst-buffer nodes.
-        index: u16,
-        /// Number of burst-buffer nodes.
-        count: u16,
+        /// The homes that this node serves.
+        share: Share,
     },
     /// A unit has the inline content now, if the generation is still this one (else `EAGAIN`).
     Spilled {
@@ -212,7 +210,7 @@ impl<'a> Shard<'a> {
     fn run(&mut self, command: &'a LogCommand) -> Result<Outcome> {
         match command {
             LogCommand::Start { roots, share, uid, gid, now } => {
-                self.start(roots, *share, (*uid, *gid), *now)
+                self.start(roots, share.as_ref(), (*uid, *gid), *now)
             }
             LogCommand::Wire { command, inode_counter, held } => {
                 self.held = held;
@@ -224,8 +222,8 @@ impl<'a> Shard<'a> {
                 self.decide(*operation, decision, *now)
             }
             LogCommand::End { sequence } => self.end(*sequence),
-            LogCommand::Sharded { sequence, dir, index, count } => {
-                self.finish_sharding(*dir, *index, *count)?;
+            LogCommand::Sharded { sequence, dir, share } => {
+                self.finish_sharding(*dir, share)?;
                 self.end(*sequence)
             }
             LogCommand::Spilled { inode, generation } => self.spilled(*inode, *generation),
@@ -261,13 +259,13 @@ impl<'a> Shard<'a> {
     fn start(
         &mut self,
         roots: &[InodeId],
-        share: Option<Share>,
+        share: Option<&Share>,
         owner: (u32, u32),
         now: Timestamp,
     ) -> Result<Outcome> {
         let shard: Option<ShardRecord> = record::get(self.table, &key::shard())?;
         let incarnation = shard.map_or(0, |shard| shard.incarnation).checked_add(1).ok_or(Errno::EDQUOT)?;
-        record::put(self.table, key::shard(), &ShardRecord { incarnation, share })?;
+        record::put(self.table, key::shard(), &ShardRecord { incarnation, share: share.cloned() })?;
         for &root in roots {
             if query::inode(self.table, root)?.is_none() {
                 self.put_inode(root, &root_record(root, owner, now))?;

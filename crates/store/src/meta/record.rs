@@ -7,33 +7,49 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{DirStat, EntryName, Step};
 use tameike_core::{
-    Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, OperationId, Result, Timestamp,
+    Attr, Errno, Fault, FileKind, Generation, HomeId, InodeId, Layout, NodeId, OperationId, Result, Slot,
+    Timestamp,
 };
 
-/// The inodes whose home a node is (`core::placement`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The homes that a node serves (`core::placement`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// The node.
     pub node: NodeId,
-    /// Its index among the burst-buffer nodes.
-    pub index: u16,
-    /// Number of burst-buffer nodes.
-    pub count: u16,
+    /// Its homes, ascending.
+    pub homes: Vec<HomeId>,
+    /// Number of all homes.
+    pub count: u32,
+    /// Nodes whose pinned inodes these homes have, ascending.
+    pub pinned: Vec<NodeId>,
 }
 
 impl Share {
-    /// Returns true if the node is the home of the inode.
-    pub fn keeps(self, inode: InodeId) -> bool {
-        inode.pinned_node().map_or(inode.slot().0 % self.count.max(1) == self.index, |node| node == self.node)
+    /// Returns true if the node has the inode's record.
+    pub fn keeps(&self, inode: InodeId) -> bool {
+        match inode.pinned_node() {
+            Some(node) => self.pinned.binary_search(&node).is_ok(),
+            None => self.keeps_slot(inode.slot()),
+        }
+    }
+
+    /// Returns true if the node serves the home of a slot.
+    pub fn keeps_slot(&self, slot: Slot) -> bool {
+        self.homes.binary_search(&HomeId((u32::from(slot.0) % self.count.max(1)) as u16)).is_ok()
+    }
+
+    /// Returns true if the node serves all homes.
+    pub fn is_whole(&self) -> bool {
+        self.homes.len() == self.count as usize
     }
 }
 
 /// State of the shard itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRecord {
     /// Number of starts of the service: the high bits of all inode counters that it allocates.
     pub incarnation: u16,
-    /// The inodes whose home this node is; `None` without a device: none.
+    /// The homes that this node serves; `None` without a device: none.
     pub share: Option<Share>,
 }
 

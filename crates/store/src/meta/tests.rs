@@ -5,17 +5,21 @@ use proptest::prelude::*;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX};
 use tameike_core::wire::meta::{EntryName, NewInode, Step};
-use tameike_core::{DirOffset, Layout, NodeId};
+use tameike_core::{DirOffset, HomeId, Layout, NodeId};
 
-/// The node is the home of the root's slot only.
-const SHARE: Share = Share { node: NodeId(0), index: 0, count: 4096 };
+/// The node serves some homes of 4096.
+fn serving(homes: impl IntoIterator<Item = u16>) -> Share {
+    let homes = homes.into_iter().map(HomeId).collect();
+    Share { node: NodeId(0), homes, count: 4096, pinned: vec![NodeId(0)] }
+}
 
 impl Map {
     /// A shard with the root, after its first start.
     fn started() -> Self {
         let mut map = Self::default();
-        let start =
-            LogCommand::Start { roots: vec![InodeId::ROOT], share: Some(SHARE), uid: 1, gid: 2, now: at(1) };
+        // Only the home of the root's slot.
+        let (roots, share) = (vec![InodeId::ROOT], Some(serving([0])));
+        let start = LogCommand::Start { roots, share, uid: 1, gid: 2, now: at(1) };
         assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 1 });
         map
     }
@@ -69,8 +73,8 @@ fn create(name: &str, kind: FileKind) -> Command {
 fn each_start_is_counted_and_keeps_existing_roots() {
     let mut map = Map::started();
     let root = map.record(InodeId::ROOT);
-    let start =
-        LogCommand::Start { roots: vec![InodeId::ROOT], share: Some(SHARE), uid: 8, gid: 9, now: at(9) };
+    let (roots, share) = (vec![InodeId::ROOT], Some(serving([0])));
+    let start = LogCommand::Start { roots, share, uid: 8, gid: 9, now: at(9) };
     assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 2 });
     assert_eq!(map.record(InodeId::ROOT), root);
 }
@@ -376,8 +380,11 @@ fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
         1 => any_inode().prop_map(|inode| LogCommand::Forget { inode }),
         1 => prop::collection::vec((any_inode(), (0..9_i64).prop_map(at)), 0..3)
             .prop_map(|files| LogCommand::Accessed { files }),
-        1 => (any_inode(), 0..3_u16, 0..3_u16)
-            .prop_map(|(dir, index, count)| LogCommand::Sharded { sequence: 1, dir, index, count }),
+        1 => (any_inode(), prop::collection::btree_set(0..4096_u16, 0..9), prop::sample::select(vec![0, 1, 16, 4096]))
+            .prop_map(|(dir, homes, count)| {
+                let share = Share { count, ..serving(homes) };
+                LogCommand::Sharded { sequence: 1, dir, share }
+            }),
     ];
     prop::collection::vec(command, 0..60).prop_map(|mut log| {
         for (number, command) in log.iter_mut().enumerate() {
@@ -438,16 +445,18 @@ fn the_format_of_log_commands_is_stable() {
         busy: Some(name),
     };
     let wire = Command::Commit { inode, end: 300, sparse: true, now };
+    let homes = vec![HomeId(2), HomeId(129)];
+    let share = Share { node: NodeId(3), homes, count: 300, pinned: vec![NodeId(3)] };
     let commands = [
         (
             LogCommand::Start {
                 roots: vec![InodeId(1)],
-                share: Some(Share { node: NodeId(3), index: 2, count: 300 }),
+                share: Some(share.clone()),
                 uid: 1000,
                 gid: 100,
                 now,
             },
-            "000101010302ac02e8076403ac02",
+            "000101010302028101ac020103e8076403ac02",
         ),
         (
             LogCommand::Wire { command: wire, inode_counter: 300, held: vec![inode] },
@@ -467,7 +476,7 @@ fn the_format_of_log_commands_is_stable() {
             "03c80181010107010302018384040183840403ac02",
         ),
         (LogCommand::End { sequence: 129 }, "048101"),
-        (LogCommand::Sharded { sequence: 129, dir: inode, index: 1, count: 300 }, "05810183840401ac02"),
+        (LogCommand::Sharded { sequence: 129, dir: inode, share }, "0581018384040302028101ac020103"),
         (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
         (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
         (LogCommand::Forget { inode }, "08838404"),
@@ -500,7 +509,7 @@ fn the_format_of_records_is_stable() {
     let sealed = Some(operation);
     let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, sharded: true, sealed };
     assert_eq!(hex(&children), "ac020103ac020101c8018101");
-    assert_eq!(hex(&ShardRecord { incarnation: 300, share: Some(SHARE) }), "ac020100008020");
+    assert_eq!(hex(&ShardRecord { incarnation: 300, share: Some(serving([0])) }), "ac020100010080200100");
     let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
     assert_eq!(hex(&truncation), "0303ac02");
 }
@@ -513,8 +522,8 @@ fn hex(record: &impl Serialize) -> String {
 #[test]
 fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     let mut map = Map::started();
-    // With `SHARE`, this node keeps the entries of the directory; on a single node also its inode.
-    let share = Some(Share { count: 1, ..SHARE });
+    // As the only node, this one keeps not only the entries of the directory, but also its inode.
+    let share = Some(serving(0..4096));
     map.run(&LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 2, now: at(1) }).unwrap();
     let Ok(Outcome::Created { target, .. }) = map.wire(create("dir", FileKind::Directory)) else {
         panic!("expected a new directory")

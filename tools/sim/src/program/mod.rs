@@ -46,6 +46,8 @@ pub enum Injection {
     Warm(usize),
     /// Maximum delay of blocking calls on a node, in milliseconds.
     Slow(usize, u64),
+    /// A node gets the next home map, which no other node knows yet. All homes stay where they are.
+    Map(usize),
 }
 
 /// An event of a step.

@@ -11,6 +11,8 @@ use tameike_fabric::simulated::NetworkFaults;
 /// Largest number of calls of one program, so that a run takes milliseconds.
 const OPS_MAX: u64 = 600;
 const UNIT_PAGES: u32 = BLOCKS_PER_UNIT as u32;
+/// Seed of a separate generator for home maps: they do not change the other choices of a seed.
+const MAPS: u64 = 0x4A95;
 
 /// Generates the program of a seed.
 pub fn draw(seed: u64, canary: Option<Canary>) -> RegionProgram {
@@ -33,7 +35,8 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> RegionProgram {
     }
     let faulty = rng.percent(40);
     let network = draw_network(&mut rng, faulty);
-    let mut program = RegionProgram { world, network, pages, cells, processes, rounds: Vec::new() };
+    let maps = draw_maps(&mut Rng::new(seed ^ MAPS), world.devices.len());
+    let mut program = RegionProgram { world, network, pages, cells, processes, rounds: Vec::new(), maps };
     let rounds = 1 + rng.below(3);
     let mix = Mix::draw(&mut rng, &program, rounds);
     for round in 0..rounds {
@@ -62,6 +65,11 @@ fn draw_world(rng: &mut Rng, (seed, nodes): (u64, usize), canary: Option<Canary>
     world.volatile = rng.percent(40);
     world.canary = canary;
     world
+}
+
+fn draw_maps(rng: &mut Rng, nodes: usize) -> Vec<(usize, u64)> {
+    let count = *rng.pick(&[0, 0, 1, 4]);
+    (0..count).map(|_| (rng.below(nodes as u64) as usize, rng.below(5000))).collect()
 }
 
 /// Delays, and losses that no node takes for a failure. After a fault the time to detect it is limited, and with it the losses.

@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tameike_agent::control::AgentMode;
 use tameike_core::Result;
 use tameike_fabric::simulated::NetworkFaults;
@@ -64,6 +65,7 @@ async fn go(world: Arc<World>, program: &RegionProgram, at: &AtomicUsize) -> std
         at.store(number, Ordering::Relaxed);
         log::trace!("round {number}");
         stage.world.network.set_faults(program.network);
+        stage.renew_maps();
         stage.play(round).await?;
         stage.world.network.set_faults(NetworkFaults::NONE);
         stage.settle().await?;
@@ -75,6 +77,17 @@ async fn go(world: Arc<World>, program: &RegionProgram, at: &AtomicUsize) -> std
 }
 
 impl Stage {
+    /// Gives new home maps to nodes, at their times.
+    fn renew_maps(&self) {
+        for &(node, after) in &self.program.maps {
+            let (world, wait) = (self.world.clone(), self.runtime().sleep(Duration::from_micros(after)));
+            self.runtime().spawn(async move {
+                wait.await;
+                world.renew_map(node);
+            });
+        }
+    }
+
     /// Plays a round on all processes at once.
     async fn play(self: &Arc<Self>, round: &Round) -> std::result::Result<(), String> {
         let (memories, count) = self.program.memories();

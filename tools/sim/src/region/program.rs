@@ -85,6 +85,8 @@ pub struct RegionProgram {
     pub processes: Vec<Place>,
     /// One after the other.
     pub rounds: Vec<Round>,
+    /// Nodes that get the next home map, and when after the start of each round, in microseconds.
+    pub maps: Vec<(usize, u64)>,
 }
 
 impl RegionProgram {
@@ -113,7 +115,7 @@ impl RegionProgram {
 impl Display for RegionProgram {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{:?}", self.world)?;
-        writeln!(f, "{:?}, {} pages", self.network, self.pages)?;
+        writeln!(f, "{:?}, {} pages, home maps {:?}", self.network, self.pages, self.maps)?;
         for (cell, number) in self.cells.iter().zip(0..) {
             writeln!(f, "cell {number}: {cell}")?;
         }

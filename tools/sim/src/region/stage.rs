@@ -341,14 +341,16 @@ impl Stage {
 
     /// The coordinator of the region runs.
     pub fn has_coordinator(&self) -> bool {
-        self.world.is_up(self.world.cluster.inode_home(self.file.inode).0 as usize)
+        let cluster = &self.world.cluster;
+        self.world.is_up(cluster.primary(cluster.inode_home(self.file.inode)).0 as usize)
     }
 
     /// The home of a page runs.
     pub fn has_home(&self, page: u32) -> bool {
         let index = u64::from(page / tameike_dsm::control::UNIT_PAGES);
         let unit = UnitId { inode: self.file.inode, index };
-        self.world.is_up(self.world.cluster.unit_home(self.file.layout, unit).0 as usize)
+        let cluster = &self.world.cluster;
+        self.world.is_up(cluster.primary(cluster.unit_home(self.file.layout, unit)).0 as usize)
     }
 
     /// The fault of the round explains an error of a call.

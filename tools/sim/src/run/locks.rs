@@ -238,7 +238,9 @@ impl Run {
     /// Returns true if the home and the owner's node of a lock are up.
     fn is_kept(&mut self, lock: &Lock) -> bool {
         let inode = self.models.entry(lock.holder.view).or_default().object(lock.holder.object).inode;
-        let home = inode.map(|inode| self.world.cluster.inode_home(InodeId(inode)).0 as usize);
+        let home = inode.map(|inode| {
+            self.world.cluster.primary(self.world.cluster.inode_home(InodeId(inode))).0 as usize
+        });
         self.world.is_up(lock.holder.node) && home.is_some_and(|home| self.world.is_up(home))
     }
 

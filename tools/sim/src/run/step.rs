@@ -241,6 +241,7 @@ impl Run {
             | Injection::Heal
             | Injection::Flip(_)
             | Injection::Warm(_)
+            | Injection::Map(_)
             | Injection::Slow(..) => {}
         }
         let keeps_from_flushing = matches!(
@@ -323,6 +324,7 @@ fn execute(world: &Arc<World>, injection: &Injection) {
         Injection::Rot(node) => world.rot(at(node)),
         Injection::Flip(node) => world.flip(at(node)),
         Injection::Warm(node) => world.warm(at(node)),
+        Injection::Map(node) => world.renew_map(at(node)),
         Injection::Slow(node, limit) => world.set_slowness(at(node), Duration::from_millis(*limit)),
     }
 }

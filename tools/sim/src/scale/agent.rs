@@ -125,11 +125,11 @@ impl Agent {
     /// Opens a file, reads its units in this order, and closes it.
     pub async fn read(&self, inode: InodeId, units: &[u64], size: u64) -> Result<()> {
         let home = self.parts.cluster.inode_home(inode);
-        let holder_outcomes = self.engine.reports().take(home);
+        let holder_outcomes = self.engine.reports().take(self.parts.cluster.primary(home));
         let stamp = Stamp { size, ..Stamp::default() };
         let open =
             CacheRequest::Open { inode, path: Vec::new(), stamp, holder_outcomes, holds: true, made: false };
-        let answer = self.parts.rpc.call(home, Request::Cache(open), None, None).await?;
+        let answer = self.parts.rpc.call(home.into(), Request::Cache(open), None, None).await?;
         let Reply::Cache(CacheReply::Opened { state, holders }) = answer.reply else {
             return Err(Fault::new(Errno::EPROTO, "unexpected reply to an open"));
         };

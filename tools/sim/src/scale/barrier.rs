@@ -120,6 +120,7 @@ fn program(agents: u32, seed: u64) -> RegionProgram {
         cells: (0..agents).flat_map(of_node).collect(),
         processes: (0..agents as usize).map(|node| Place { node, alone: false }).collect(),
         rounds: Vec::<Round>::new(),
+        maps: Vec::new(),
     }
 }
 
@@ -186,7 +187,7 @@ pub fn measure_barriers(agents: u32, seed: u64) -> Result<Vec<MeasuredBarrier>> 
         measured.push(MeasuredBarrier {
             agents,
             number,
-            coordinator: stage.world.cluster.inode_home(stage.file.inode),
+            coordinator: stage.world.cluster.primary(stage.world.cluster.inode_home(stage.file.inode)),
             time: stage.now() - begun,
             traffic: after.iter().zip(&before).map(|(after, before)| after.since(before)).collect(),
         });

@@ -86,7 +86,7 @@ impl Agents {
             let fabric = Arc::new(LinkedFabric { inner, links: links.clone() });
             let rpc = Arc::new(RpcNode::new(fabric, runtime.clone(), replies.clone()));
             let dispatcher = Arc::new(Dispatcher::default());
-            rpc.attach(dispatcher.clone());
+            rpc.attach(dispatcher.clone(), cluster.clone());
             let (cluster, answers) = (cluster.clone(), answers.clone());
             let agent = Agent::new(Parts { cluster, runtime, rpc, own: slab.pool(FRAMES), answers });
             dispatcher.set(&agent);

@@ -10,7 +10,7 @@ use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Step};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId, Result, UnitId};
-use tameike_fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, Destination, Rpc};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 
@@ -128,7 +128,7 @@ impl Rpc for BuggyRpc {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,

@@ -11,7 +11,7 @@ use tameike_core::wire::admin::counters;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{InodeId, NodeId, Result, UnitId, View};
-use tameike_fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, Destination, Rpc};
 use tameike_io::{Frame, Payload};
 
 /// Attempts to find a byte with a known checksum for a bit flip.
@@ -96,7 +96,7 @@ impl Rpc for CountedRpc {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,

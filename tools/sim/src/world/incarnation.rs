@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly::{self, Parts, StoreParts};
 use tameike_agent::{LocalFiles, MEMORY_MIN, Memory, ProcessState};
-use tameike_core::{NodeId, Result, View};
+use tameike_core::{Cluster, Fault, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::SimulatedConfig;
@@ -76,13 +76,14 @@ impl World {
         let fabric = Arc::new(fabric);
         let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
         let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
-        rpc.attach(attached.clone());
+        let cluster = self.new_cluster()?;
+        rpc.attach(attached.clone(), cluster.clone());
         let rpc = self.wrapped(Arc::new(rpc));
         let shared = self.tree.mounted_by(id);
         let local = SimulatedTree::new(self.simulation.clone(), Countdown::default()).mounted_by(id);
         let parts = Parts {
             node: id,
-            cluster: self.cluster.clone(),
+            cluster: cluster.clone(),
             runtime,
             memory: &memory,
             rpc: rpc.clone(),
@@ -100,7 +101,7 @@ impl World {
         };
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());
-        let (machine, waiting) = (machine.clone(), BTreeMap::new());
+        let (machine, waiting, kernels) = (machine.clone(), BTreeMap::new(), self.kernels(machine));
         let views = [&memory.shared_view, &memory.cache_view].map(|pool| (pool, self.config.view_frames));
         let services = [&memory.requests, &memory.replies, &memory.reads, &memory.flushes, &memory.scratch];
         let services = services.map(|pool| (pool, self.config.service_frames));
@@ -108,13 +109,11 @@ impl World {
             (left..pool.share()).filter_map(|_| pool.try_take()).collect::<Vec<_>>()
         };
         let withheld = views.into_iter().chain(services).flat_map(withhold).collect();
-        let shows_old = self.config.canary == Some(Canary::OldAttributes);
-        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old));
-        let kernels = [kernel(), kernel()];
         let running = Running {
             incarnation,
             machine,
             node: assembled,
+            cluster,
             rpc,
             attached,
             memory,
@@ -124,6 +123,18 @@ impl World {
         };
         self.state.lock().sites[node].running = Some(running);
         Ok(())
+    }
+
+    /// The kernel's caches of a new agent's views.
+    fn kernels(&self, machine: &Arc<Machine>) -> [Arc<Kernel>; 2] {
+        let shows_old = self.config.canary == Some(Canary::OldAttributes);
+        [(); 2].map(|()| Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old)))
+    }
+
+    /// The nodes as a new agent knows them, with the first home map.
+    fn new_cluster(&self) -> Result<Arc<Cluster>> {
+        let cluster = Cluster::new(self.cluster.job.clone(), self.cluster.nodes().to_vec());
+        cluster.map(Arc::new).map_err(Fault::io)
     }
 
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {

@@ -42,7 +42,7 @@ use tameike_agent::control::AgentMode;
 use tameike_agent::{Memory, Node, Services, Views};
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{Counter, Space};
-use tameike_core::{Cluster, Errno, JobId, NodeId, NodeInfo, Result, View};
+use tameike_core::{Cluster, Errno, HomeId, JobId, NodeId, NodeInfo, Result, View};
 use tameike_fabric::Rpc;
 use tameike_fabric::simulated::{NetworkFaults, SimulatedNetwork};
 use tameike_io::os::runtime::Resolver;
@@ -55,6 +55,8 @@ struct Running {
     incarnation: usize,
     machine: Arc<Machine>,
     node: Arc<Node>,
+    /// The nodes as this agent knows them, with its home map.
+    cluster: Arc<Cluster>,
     rpc: Arc<dyn Rpc>,
     attached: Arc<Attached>,
     memory: Memory,
@@ -207,6 +209,14 @@ impl World {
     /// Returns true if the agent of a node is up.
     pub fn is_up(&self, node: usize) -> bool {
         self.state.lock().sites[node].running.is_some()
+    }
+
+    /// Gives the next home map to a node that is up. All homes stay where they are.
+    pub fn renew_map(&self, node: usize) {
+        if let Some(running) = &self.state.lock().sites[node].running {
+            let (map, home) = (running.cluster.map(), HomeId(0));
+            running.cluster.replace_map(map.with_primary(home, map.primary(home)));
+        }
     }
 
     /// Calls `look` with a running node.

@@ -3,14 +3,14 @@
 use super::canary::{BuggyRpc, Canary};
 use futures_util::future::{BoxFuture, FutureExt};
 use std::time::Duration;
+use tameike_core::Result;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT};
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::region::{Changes, NodeChanges, RegionReply, RegionRequest, Release};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{NodeId, Result};
-use tameike_fabric::Answer;
+use tameike_fabric::{Answer, Destination};
 
 /// Longest delay of an announcement that a flush does not await.
 const LATE_MICROS: u64 = 3000;
@@ -19,7 +19,7 @@ type Call = BoxFuture<'static, Result<Answer>>;
 
 impl BuggyRpc {
     /// Makes a call of a region with the injected bug; `None` for other calls.
-    pub(super) fn region_call(&self, to: NodeId, request: &Request) -> Option<Call> {
+    pub(super) fn region_call(&self, to: Destination, request: &Request) -> Option<Call> {
         match (self.canary, request) {
             (Canary::EarlyFlush, Request::Region(RegionRequest::Publish { .. })) => {
                 let call = self.inner.call(to, request.clone(), None, None);

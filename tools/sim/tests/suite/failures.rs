@@ -10,7 +10,7 @@ use tameike_sim::world::WorldConfig;
 /// Runs a program of node 1 once for each call and fault.
 fn passes_with_each_call_failing(calls: impl IntoIterator<Item = Op>) {
     // Frequent checkpoints, so that the homes read records from the table.
-    let world = WorldConfig { checkpoint_bytes: 300, ..WorldConfig::plain(1, 2) };
+    let world = WorldConfig { checkpoint_bytes: 400, ..WorldConfig::plain(1, 2) };
     let steps = calls.into_iter().map(|op| shared(1, op)).collect();
     let program = Program { world, steps, crashes: false };
     let counting = Countdown::counting();

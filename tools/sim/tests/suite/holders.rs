@@ -42,8 +42,9 @@ fn a_file_that_all_nodes_read_at_once_is_loaded_once() {
         let slowness = vec![Duration::from_millis(5); NODES];
         on_cluster(WorldConfig { slowness, ..WorldConfig::plain(seed, NODES) }, async |at| {
             let inode = make_file(&at, "library", UNIT_SIZE);
-            let home = at.cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 }).0 as usize;
-            let coordinator = at.cluster.inode_home(inode).0 as usize;
+            let home = at.cluster.primary(at.cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 })).0
+                as usize;
+            let coordinator = at.cluster.primary(at.cluster.inode_home(inode)).0 as usize;
             let mut readers = Vec::new();
             for node in (0..NODES).filter(|node| *node != home) {
                 let handle = open_cached(&at, node, "library").await;
@@ -85,9 +86,10 @@ fn a_hung_holder_adds_no_seconds() {
             for number in 0..200 {
                 let name = format!("file-{number}");
                 let inode = make_file(&at, &name, 100_000);
-                let home = at.cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 });
+                let home =
+                    at.cluster.primary(at.cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 }));
                 // Neither the reader nor the hung node is a home of the file.
-                let others = [home, at.cluster.inode_home(inode)];
+                let others = [home, at.cluster.primary(at.cluster.inode_home(inode))];
                 if names.len() < FILES as usize
                     && others.iter().all(|node| ![hung, reader].contains(&(node.0 as usize)))
                 {

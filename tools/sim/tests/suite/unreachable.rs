@@ -86,7 +86,10 @@ async fn far_file(world: &World) -> Far {
         let name = format!("file-{number}");
         let (handle, attr) = opened(world, View::JobShared, 1, &name, Flags::CREATE).await.expect("the open");
         let unit = UnitId { inode: attr.inode, index: 0 };
-        let homes = [world.cluster.inode_home(attr.inode), world.cluster.unit_home(attr.layout, unit)];
+        let homes = [
+            world.cluster.primary(world.cluster.inode_home(attr.inode)),
+            world.cluster.primary(world.cluster.unit_home(attr.layout, unit)),
+        ];
         if homes != [NodeId(1); 2] {
             continue;
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{PIECES_MAX, UNIT_SIZE};
-use tameike_core::{Attr, Generation, NodeId, Result, Timestamp};
+use tameike_core::{Attr, Generation, HomeId, Result, Timestamp};
 use tameike_io::{Frame, Payload};
 
 /// Writes that are not committed to the file's home.
@@ -41,7 +41,7 @@ pub(super) struct WriteBehind {
     /// True if any of them went to units: inline writes are committed with the inode record.
     in_units: bool,
     /// Unit homes that hold writes of this node that are not durable.
-    unsynced: BTreeSet<NodeId>,
+    unsynced: BTreeSet<HomeId>,
     /// Attributes that the home reported with this node's last write.
     reported: Option<Attr>,
 }
@@ -205,7 +205,7 @@ impl FileData {
     }
 
     /// Records a write to the unit home `home`; returns the version that it changes.
-    pub(in crate::data) fn begin_unit_write(&self, home: NodeId) -> Generation {
+    pub(in crate::data) fn begin_unit_write(&self, home: HomeId) -> Generation {
         let mut state = self.state.lock();
         state.writes.unsynced.insert(home);
         state.writes.in_units = true;
@@ -241,11 +241,11 @@ impl FileData {
     }
 
     /// Takes the unit homes that hold writes of this node that are not durable.
-    pub(in crate::data) fn take_unsynced(&self) -> BTreeSet<NodeId> {
+    pub(in crate::data) fn take_unsynced(&self) -> BTreeSet<HomeId> {
         std::mem::take(&mut self.state.lock().writes.unsynced)
     }
 
-    pub(in crate::data) fn add_unsynced(&self, homes: impl IntoIterator<Item = NodeId>) {
+    pub(in crate::data) fn add_unsynced(&self, homes: impl IntoIterator<Item = HomeId>) {
         self.state.lock().writes.unsynced.extend(homes);
     }
 }

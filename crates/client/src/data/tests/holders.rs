@@ -90,8 +90,8 @@ fn take_requests(bench: &Bench) -> (usize, usize) {
 }
 
 fn take_reports(bench: &Bench) -> Vec<(u32, u32, u32)> {
-    let homes = [NodeId(0), NodeId(1)].map(|home| bench.engines[1].reports().take(home));
-    let holders = homes.iter().flatten().map(|outcome| outcome.holder);
+    let nodes = [NodeId(0), NodeId(1)].map(|node| bench.engines[1].reports().take(node));
+    let holders = nodes.iter().flatten().map(|outcome| outcome.holder);
     holders.map(|one| (one.node.0, one.requested, one.delivered)).collect()
 }
 

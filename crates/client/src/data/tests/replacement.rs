@@ -19,7 +19,8 @@ fn bench_of_zeros() -> (Bench, Arc<FileData>, Vec<u64>) {
     }
     let file = bench.open(1);
     let home = |index: &u64| {
-        bench.engines[1].homes.cluster().unit_home(Layout::Striped, UnitId { inode: INODE, index: *index })
+        let cluster = bench.engines[1].homes.cluster();
+        cluster.primary(cluster.unit_home(Layout::Striped, UnitId { inode: INODE, index: *index }))
     };
     let far = (0..units).filter(|index| home(index) == NodeId(0)).collect();
     (bench, file, far)

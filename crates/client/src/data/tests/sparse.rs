@@ -142,12 +142,15 @@ fn a_write_past_the_end_makes_a_hole() {
 }
 
 /// The part of the test double that tracks written ranges.
-pub(super) fn serve(homes: &mut Homes, request: UnitRequest) -> UnitReply {
-    let unit_size = UNIT_SIZE as u64;
-    let units = |start: u64, step: u64| (start / unit_size..8).step_by(step as usize);
+pub(super) fn serve(homes: &mut Homes, node: NodeId, request: UnitRequest) -> UnitReply {
+    let (unit_size, cluster) = (UNIT_SIZE as u64, fixtures::cluster(2));
+    let units = |start: u64, layout, inode| {
+        let own = cluster.units_of_node(&cluster.map(), layout, inode, node);
+        own.from(start / unit_size).take_while(|index| *index < 8).collect::<Vec<_>>()
+    };
     match request {
-        UnitRequest::Space { inode, change, start, end, step } => {
-            for index in units(start, step).filter(|_| change != SpaceChange::Allocate) {
+        UnitRequest::Space { inode, change, start, end, layout } => {
+            for index in units(start, layout, inode).into_iter().filter(|_| change != SpaceChange::Allocate) {
                 let first = index * unit_size;
                 let within = |place: u64| (place.clamp(first, first + unit_size) - first) as u32;
                 let range = within(start)..within(end);
@@ -158,8 +161,9 @@ pub(super) fn serve(homes: &mut Homes, request: UnitRequest) -> UnitReply {
             }
             UnitReply::Done
         }
-        UnitRequest::Seek { sought, start, step, .. } => {
-            for index in units(start, step) {
+        UnitRequest::Seek { inode, sought, start, layout } => {
+            let own = units(start, layout, inode);
+            for (number, &index) in own.iter().enumerate() {
                 let first = index * unit_size;
                 let from = (start.max(first) - first) as u32;
                 let held = homes.held.get(&index).cloned().unwrap_or_default();
@@ -169,8 +173,7 @@ pub(super) fn serve(homes: &mut Homes, request: UnitRequest) -> UnitReply {
                     return UnitReply::Found { at: first + u64::from(range.start.max(from)), found: true };
                 }
                 // Returns a resume position, as a real home does after many units.
-                let next = index + step;
-                if next < 8 {
+                if let Some(next) = own.get(number + 1) {
                     return UnitReply::Found { at: next * unit_size, found: false };
                 }
             }

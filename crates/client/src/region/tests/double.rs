@@ -18,7 +18,7 @@ use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_dsm::control::PAGE_SIZE;
-use tameike_fabric::{Answer, CallFuture, Rpc};
+use tameike_fabric::{Answer, CallFuture, Destination, Rpc};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 use tameike_io::{Frame, Payload, Pool, Runtime};
 
@@ -241,12 +241,25 @@ impl DoubleRpc {
     }
 }
 
+fn node_of(to: Destination) -> NodeId {
+    match to {
+        Destination::Node(node) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
 impl Rpc for DoubleRpc {
     fn local(&self) -> NodeId {
         self.node
     }
 
-    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, _: Option<Frame>) -> CallFuture {
+    fn call(
+        &self,
+        to: Destination,
+        request: Request,
+        payload: Option<Payload>,
+        _: Option<Frame>,
+    ) -> CallFuture {
         let (node, runtime, pool) = (self.node, self.runtime.clone(), self.pool.clone());
         let double = self.double.clone();
         async move {
@@ -266,11 +279,11 @@ impl Rpc for DoubleRpc {
                 }
                 Request::Lock(request) => (Reply::Lock(double.serve_lock(&request)), Vec::new()),
                 Request::Client(ClientRequest::Arrive(arrival)) => {
-                    let reply: ClientReply = double.node(to).arrive(arrival).await;
+                    let reply: ClientReply = double.node(node_of(to)).arrive(arrival).await;
                     (Reply::Client(reply), Vec::new())
                 }
                 Request::Client(ClientRequest::Window(request)) => {
-                    let (reply, bytes) = double.node(to).access(request, payload).await;
+                    let (reply, bytes) = double.node(node_of(to)).access(request, payload).await;
                     (Reply::Client(reply), bytes.map_or_else(Vec::new, |bytes| bytes.to_vec()))
                 }
                 other => panic!("{other:?}"),

@@ -122,7 +122,8 @@ fn a_process_that_is_attaching_learns_of_an_ended_one() {
 fn barriers_fail_with_the_node_of_the_coordinator() {
     simulate(19, |runtime| async move {
         let bed = Bed::new(&runtime, 2, 4);
-        let coordinator = fixtures::cluster(2).inode_home(INODE);
+        let cluster = fixtures::cluster(2);
+        let coordinator = cluster.primary(cluster.inode_home(INODE));
         let other = NodeId(1 - coordinator.0);
         let number = other.0 as usize;
         let process = bed.attach(number, 3, Tracking::Twins).await;

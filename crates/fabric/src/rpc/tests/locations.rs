@@ -113,9 +113,9 @@ fn bed(mut network: SocketNetwork, change: impl Fn(&mut DeviceServer)) -> Bed {
     let mut server = DeviceServer::new(&network, device);
     change(&mut server);
     let server = Arc::new(server);
-    rpc.attach(Arc::new(DeviceService(server.clone())));
+    rpc.attach(Arc::new(DeviceService(server.clone())), cluster(2));
     // The first call exchanges the device descriptors.
-    drop(wait(&network.runtime(), caller.rpc.call(B, read(0, LENGTH), None, None)));
+    drop(wait(&network.runtime(), caller.rpc.call(B.into(), read(0, LENGTH), None, None)));
     server.allowed.lock().clear();
     Bed { network, caller, _rpc: rpc, server, clock }
 }
@@ -124,7 +124,8 @@ impl Bed {
     fn read(&self) -> Result<Payload> {
         let into = self.network.frames().try_take();
         assert!(into.is_some());
-        let answer = wait(&self.network.runtime(), self.caller.rpc.call(B, read(0, LENGTH), None, into))?;
+        let answer =
+            wait(&self.network.runtime(), self.caller.rpc.call(B.into(), read(0, LENGTH), None, into))?;
         Ok(answer.payload.expect("bytes"))
     }
 }
@@ -139,7 +140,7 @@ fn a_payload_is_read_from_the_device_on_the_same_host_only() {
         assert_eq!(found.sums().digest(), bed.server.digest);
         assert_eq!(*bed.server.allowed.lock(), [one_host]);
         // Without a frame of the caller, the server sends the bytes.
-        let sent = bed.caller.rpc.call(B, read(0, LENGTH), None, None);
+        let sent = bed.caller.rpc.call(B.into(), read(0, LENGTH), None, None);
         wait(&bed.network.runtime(), sent).expect("the bytes are readable");
         assert_eq!(*bed.server.allowed.lock(), [one_host, false]);
     }

@@ -452,7 +452,7 @@ fn the_receipt_reports_a_failed_node_and_a_file_changed_by_another_program() {
     bed.run(bed.client(0).write_back(b"other")).expect("flush");
     let (inode, _) = bed.client(0).identity(b"file");
     bed.write_shared("other", b"67890");
-    let home = bed.cluster.inode_home(inode);
+    let home = bed.cluster.primary(bed.cluster.inode_home(inode));
     let victim = bed.cluster.device_nodes().iter().copied().find(|&node| node != home).expect("another");
     bed.stop(victim);
     let receipt = bed.drain(true);

@@ -8,7 +8,7 @@ use crate::holders::CacheTable;
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitDigest, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
-    Cluster, Errno, Fault, Generation, InodeId, JobId, NodeId, NodeInfo, Result, UnitId, View,
+    Cluster, Errno, Fault, Generation, HomeId, InodeId, JobId, NodeId, NodeInfo, Result, UnitId, View,
 };
-use tameike_fabric::{Answer, Rpc, Target};
+use tameike_fabric::{Answer, Destination, Rpc, Target};
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
@@ -44,6 +44,7 @@ struct Node {
 /// The network: calls between nodes of this process.
 struct Net {
     runtime: Runtime,
+    cluster: Arc<Cluster>,
     nodes: Mutex<Vec<Option<Arc<Node>>>>,
     /// Nodes that do not answer flush requests, and execute them after this delay.
     late: Mutex<BTreeMap<NodeId, Duration>>,
@@ -51,6 +52,8 @@ struct Net {
     latency: Mutex<Duration>,
     /// Nodes that receive flush requests after this delay.
     slow: Mutex<BTreeMap<NodeId, Duration>>,
+    /// Nodes whose next request brings a new home map.
+    renewals: Mutex<BTreeSet<NodeId>>,
     /// Nodes that received `MarkClean`, the confirmation of a flush round.
     rounds: Mutex<Vec<NodeId>>,
     /// Units in the memory of nodes, with their generation.
@@ -58,6 +61,14 @@ struct Net {
 }
 
 type Held = (Generation, Vec<u8>);
+
+impl Net {
+    /// Replaces the home map by the next one, which has all homes where they are.
+    fn renew_map(&self) {
+        let (map, home) = (self.cluster.map(), HomeId(0));
+        assert!(self.cluster.replace_map(map.with_primary(home, map.primary(home))));
+    }
+}
 
 pub(super) struct NetRpc {
     net: Arc<Net>,
@@ -71,12 +82,13 @@ impl Rpc for NetRpc {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
-        let (net, local) = (self.net.clone(), self.local);
+        let (net, local, destination) = (self.net.clone(), self.local, to);
+        let to = destination.node(&net.cluster);
         Box::pin(async move {
             if let Request::Unit(UnitRequest::MarkClean { .. }) = &request {
                 net.rounds.lock().push(to);
@@ -87,6 +99,14 @@ impl Rpc for NetRpc {
             let slow = net.slow.lock().get(&to).copied();
             if let (Some(slow), Request::Unit(UnitRequest::Flush { .. })) = (slow, &request) {
                 net.runtime.sleep(slow).await;
+            }
+            if let Destination::Primary(_, epoch) = destination
+                && epoch != net.cluster.epoch()
+            {
+                return Err(Errno::EREMCHG.into());
+            }
+            if net.renewals.lock().remove(&to) {
+                net.renew_map();
             }
             let node = net.nodes.lock()[to.0 as usize].clone();
             let node = node.ok_or_else(|| Fault::new(Errno::EHOSTDOWN, format!("{to} is down")))?;
@@ -206,10 +226,12 @@ impl Bed {
         let cluster = Arc::new(Cluster::new(job, infos.collect()).expect("a cluster"));
         let net = Net {
             runtime: machine.runtime(),
+            cluster: cluster.clone(),
             nodes: Mutex::new((0..nodes).map(|_| None).collect()),
             late: Mutex::default(),
             slow: Mutex::default(),
             latency: Mutex::default(),
+            renewals: Mutex::default(),
             rounds: Mutex::default(),
             held: Mutex::default(),
         };
@@ -272,6 +294,11 @@ impl Bed {
     }
 
     /// Returns the nodes that received the confirmation of a flush round since the last call.
+    /// A new home map comes with the next request to each of these nodes, before it is executed.
+    pub(super) fn renew_map_at(&self, nodes: impl IntoIterator<Item = NodeId>) {
+        self.net.renewals.lock().extend(nodes);
+    }
+
     pub(super) fn confirmed_nodes(&self) -> Vec<NodeId> {
         std::mem::take(&mut *self.net.rounds.lock())
     }

@@ -8,7 +8,7 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::unit::{Backing, SPACE_ATTEMPTS_MAX, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId};
-use tameike_fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, Destination, Rpc};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Payload, Pool, Runtime};
 
@@ -67,7 +67,11 @@ impl Client {
     }
 
     pub(super) async fn request(&self, inode: InodeId, request: CacheRequest) -> Result<CacheReply> {
-        match self.rpc.call(self.cluster.inode_home(inode), Request::Cache(request), None, None).await?.reply
+        match self
+            .rpc
+            .call(self.cluster.inode_home(inode).into(), Request::Cache(request), None, None)
+            .await?
+            .reply
         {
             Reply::Cache(reply) => Ok(reply),
             other => panic!("a coordinator answered {other:?}"),
@@ -83,11 +87,11 @@ impl Client {
 
     pub(super) async fn unit(
         &self,
-        to: NodeId,
+        to: impl Into<Destination>,
         request: UnitRequest,
         payload: Option<Payload>,
     ) -> Result<Answer> {
-        self.rpc.call(to, Request::Unit(request), payload, None).await
+        self.rpc.call(to.into(), Request::Unit(request), payload, None).await
     }
 
     /// Opens a file for reading, or for reading and writing if `write`.
@@ -148,8 +152,8 @@ impl Client {
     /// Persists the data up to `end` on the homes, and commits the size.
     pub(super) async fn close(&self, file: Opened, end: u64) -> Result<CacheState> {
         let inode = file.inode;
-        for home in self.cluster.unit_homes(Layout::Striped, inode) {
-            self.unit(home, UnitRequest::Sync { inode, durable: false }, None).await?;
+        for node in self.cluster.map().primaries(self.cluster.unit_homes(Layout::Striped, inode)) {
+            self.unit(node, UnitRequest::Sync { inode, durable: false }, None).await?;
         }
         self.state(inode, CacheRequest::Commit { inode, end, sparse: false, now: self.runtime.now() }).await
     }
@@ -226,8 +230,8 @@ impl Client {
         let replaced = self.shared.pin(to).ok();
         let request = CacheRequest::Renamed { inode, from: from.to_vec(), to: to.to_vec() };
         for node in self.cluster.nodes() {
-            if inode.is_none_or(|inode| self.cluster.inode_home(inode) == node.id) {
-                self.rpc.call(node.id, Request::Cache(request.clone()), None, None).await?;
+            if inode.is_none_or(|inode| self.cluster.primary(self.cluster.inode_home(inode)) == node.id) {
+                self.rpc.call(node.id.into(), Request::Cache(request.clone()), None, None).await?;
             }
         }
         self.shared.rename(from, to, tameike_core::wire::meta::RenameMode::Replace)?;
@@ -252,7 +256,7 @@ impl Client {
         let (mut receipt, mut after) = (Receipt::default(), None);
         loop {
             let request = Request::Cache(CacheRequest::Drain { verify, after });
-            let reply = self.rpc.call(node, request, None, None).await?.reply;
+            let reply = self.rpc.call(node.into(), request, None, None).await?.reply;
             let Reply::Cache(CacheReply::Receipt { receipt: part, next }) = reply else {
                 panic!("a drain was answered with {reply:?}");
             };

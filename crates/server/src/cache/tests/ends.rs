@@ -16,11 +16,11 @@ const UNIT: u64 = UNIT_SIZE as u64;
 const AT_ONCE: Duration = Duration::from_millis(50);
 
 fn home(bed: &Bed, index: u64) -> NodeId {
-    bed.cluster.unit_home(Layout::Striped, UnitId { inode: inode(bed, FILE), index })
+    bed.cluster.primary(bed.cluster.unit_home(Layout::Striped, UnitId { inode: inode(bed, FILE), index }))
 }
 
 fn coordinator(bed: &Bed) -> NodeId {
-    bed.cluster.inode_home(inode(bed, FILE))
+    bed.cluster.primary(bed.cluster.inode_home(inode(bed, FILE)))
 }
 
 fn inode(bed: &Bed, path: &[u8]) -> InodeId {

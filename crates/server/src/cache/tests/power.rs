@@ -12,7 +12,7 @@ fn a_removed_file_without_a_record_leaves_no_bytes() {
         let client = bed.client(0);
         bed.create("file", &bytes(1, 2 * UNIT_SIZE));
         let opened = bed.run(client.open(b"file", false)).expect("open");
-        bed.lose_power(bed.cluster.inode_home(opened.inode));
+        bed.lose_power(bed.cluster.primary(bed.cluster.inode_home(opened.inode)));
         assert!(bed.dirty_bytes() > 0, "the other node keeps its dirty bytes");
         if is_opened {
             bed.run(client.open(b"file", false)).expect("open");

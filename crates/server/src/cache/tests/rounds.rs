@@ -20,11 +20,11 @@ fn create(bed: &Bed, content: &[u8]) -> InodeId {
 }
 
 fn home(bed: &Bed, inode: InodeId, index: u64) -> NodeId {
-    bed.cluster.unit_home(Layout::Striped, UnitId { inode, index })
+    bed.cluster.primary(bed.cluster.unit_home(Layout::Striped, UnitId { inode, index }))
 }
 
 fn is_dirty(bed: &Bed, node: NodeId, inode: InodeId) -> bool {
-    let coordinator = bed.cluster.inode_home(inode);
+    let coordinator = bed.cluster.primary(bed.cluster.inode_home(inode));
     let request = UnitRequest::DirtyInodes { coordinator, after: InodeId(0), limit: 100 };
     let answer = bed.run(bed.client(0).unit(node, request, None));
     match answer.expect("the node runs").reply {
@@ -145,7 +145,7 @@ fn a_restarted_node_refuses_the_confirmation() {
     let bed = Bed::new(340, 3);
     let content = bytes(1, 3 * UNIT);
     let inode = create(&bed, &content);
-    let coordinator = bed.cluster.inode_home(inode);
+    let coordinator = bed.cluster.primary(bed.cluster.inode_home(inode));
     let victim = (0..3).map(|index| home(&bed, inode, index)).find(|node| *node != coordinator);
     let victim = victim.expect("three nodes");
     let outcome = flush_until_confirmed(&bed, coordinator);
@@ -168,7 +168,7 @@ fn a_file_stays_queued_if_the_journal_refuses_the_end_of_its_flush() {
     let content = bytes(1, UNIT);
     bed.write("file", 0, &content);
     let (inode, _) = bed.client(0).identity(b"file");
-    let coordinator = bed.cluster.inode_home(inode);
+    let coordinator = bed.cluster.primary(bed.cluster.inode_home(inode));
     let outcome = flush_until_confirmed(&bed, coordinator);
     bed.break_ledger(coordinator);
     bed.machine.rest(Duration::from_secs(1));
@@ -247,4 +247,40 @@ fn uncommitted_bytes_count_as_missing() {
     let before = bed.shared.stat(b"file").expect("stat");
     bed.run(client.write_back(b"file")).expect("nothing to do");
     assert_eq!(bed.shared.stat(b"file").expect("stat").mtime, before.mtime);
+}
+
+/// A new home map arrives between the two phases of a round: the flush begins again, and ends.
+#[test]
+fn a_flush_ends_although_the_home_map_changes() {
+    for late in 0..2 {
+        let bed = Bed::new(310 + late, 2);
+        let content = bytes(late, 2 * UNIT);
+        let inode = create(&bed, &content);
+        let homes = [home(&bed, inode, 0), home(&bed, inode, 1)];
+        bed.delay_flushes(homes[late as usize], Duration::from_secs(1));
+        bed.renew_map_at([homes[late as usize]]);
+        assert_eq!(bed.run(bed.client(0).write_back(b"file")), Ok(()));
+        assert_eq!(bed.cluster.epoch().0, 2);
+        assert_eq!(bed.shared_content("file"), content);
+        assert!(homes.iter().all(|&node| !is_dirty(&bed, node, inode)));
+    }
+}
+
+/// Regression: if one node refused a flush because of a new home map, the failed fsync of another one was overlooked.
+#[test]
+fn a_failed_fsync_counts_although_another_node_refuses_the_flush() {
+    for late in 0..2 {
+        let bed = Bed::new(320 + late, 2);
+        let content = bytes(late, 2 * UNIT);
+        let inode = create(&bed, &content);
+        let homes = [home(&bed, inode, 0), home(&bed, inode, 1)];
+        bed.delay_flushes(homes[late as usize], Duration::from_secs(1));
+        bed.renew_map_at([homes[1 - late as usize]]);
+        bed.control.set(Plan::Fsync(Errno::EIO));
+        let flushed = bed.run(bed.client(0).write_back(b"file"));
+        assert_eq!(flushed.err().map(|fault| fault.errno), Some(Errno::EIO));
+        assert!(homes.iter().all(|&node| is_dirty(&bed, node, inode)));
+        assert_eq!(bed.run(bed.client(0).write_back(b"file")), Ok(()));
+        assert_eq!(bed.shared_content("file"), content);
+    }
 }

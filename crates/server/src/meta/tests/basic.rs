@@ -195,7 +195,7 @@ fn a_cancelled_open_is_not_counted() {
             client.unlink(ROOT, "named").await.unwrap();
             assert_eq!(errno(client.stat(named).await), Errno::ESTALE);
             let entry = super::client::name(ROOT, "late");
-            let home = world.cluster.entry_home(ROOT, entry.offset(), false);
+            let home = world.cluster.primary(world.cluster.entry_home(ROOT, entry.offset(), false));
             let undone = vec![client.opener(5).open];
             let cancelled = MetaRequest::Close {
                 node: client.node,
@@ -246,7 +246,9 @@ fn small_files_are_inline_until_they_outgrow_the_inode() {
                 }
                 other => panic!("{other:?}"),
             }
-            let home = world.cluster.unit_home(tameike_core::Layout::Striped, UnitId { inode, index: 0 });
+            let home = world
+                .cluster
+                .primary(world.cluster.unit_home(tameike_core::Layout::Striped, UnitId { inode, index: 0 }));
             let unit = &world.units(home.0 as usize)[&inode];
             assert_eq!(unit[..9], *b"\0\0\0\0\0he\0\0");
             assert!(unit[9..].iter().all(|byte| *byte == 0));

@@ -39,7 +39,11 @@ pub(super) fn check(world: &World) {
         let mut counts = [0; View::ALL.len()];
         for (key, value) in rows(world, node, prefix::INODE) {
             let inode = InodeId(number(&key[1..]));
-            assert_eq!(world.cluster.inode_home(inode), NodeId(node as u32), "home of {inode}");
+            assert_eq!(
+                world.cluster.primary(world.cluster.inode_home(inode)),
+                NodeId(node as u32),
+                "home of {inode}"
+            );
             inodes.insert(inode, decode::<InodeRecord>(&value).unwrap());
             counts[inode.view().index()] += 1;
         }
@@ -68,7 +72,7 @@ pub(super) fn check(world: &World) {
     for (dir, node) in children.keys() {
         let sealed = children[&(*dir, *node)].sealed.is_some();
         assert!(!(sealed && inodes.contains_key(dir)), "{dir} is sealed on node {node}, but not removed");
-        let home = world.cluster.inode_home(*dir).0 as usize;
+        let home = world.cluster.primary(world.cluster.inode_home(*dir)).0 as usize;
         assert!(!(sealed && home == *node), "the seal of {dir} remains after its inode was removed");
     }
 }
@@ -80,9 +84,10 @@ fn check_locations(
 ) {
     let mut counts = BTreeMap::<_, (u64, u64)>::new();
     for (node, offset, Name { dir, target }) in names {
-        let home = world.cluster.children_home(*dir).0 as usize;
+        let home = world.cluster.primary(world.cluster.children_home(*dir)).0 as usize;
         let sharded = children[&(*dir, home)].sharded;
-        assert_eq!(world.cluster.entry_home(*dir, *offset, sharded).0 as usize, *node, "an entry of {dir}");
+        let home = world.cluster.entry_home(*dir, *offset, sharded);
+        assert_eq!(world.cluster.primary(home).0 as usize, *node, "an entry of {dir}");
         let count = counts.entry((*dir, *node)).or_default();
         count.0 += 1;
         count.1 += u64::from(target.kind == FileKind::Directory);

@@ -53,7 +53,8 @@ impl Client {
     ) -> Result<MetaReply> {
         let mut sharded = false;
         loop {
-            let home = self.world.cluster.entry_home(entry.dir, entry.offset(), sharded);
+            let home =
+                self.world.cluster.primary(self.world.cluster.entry_home(entry.dir, entry.offset(), sharded));
             match self.request(home, request(sharded)).await? {
                 MetaReply::Sharding { sharded: actual } => {
                     assert_ne!(actual, sharded, "the reply repeats the sender's value");
@@ -132,7 +133,7 @@ impl Client {
     }
 
     pub(super) async fn on_inode(&self, inode: InodeId, request: MetaRequest) -> Result<MetaReply> {
-        self.request(self.world.cluster.inode_home(inode), request).await
+        self.request(self.world.cluster.primary(self.world.cluster.inode_home(inode)), request).await
     }
 
     pub(super) async fn change(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
@@ -190,7 +191,7 @@ impl Client {
     }
 
     pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let home = self.world.cluster.children_home(dir);
+        let home = self.world.cluster.primary(self.world.cluster.children_home(dir));
         let mut stat = self.part(home, dir).await?;
         if stat.sharded {
             for &node in self.world.cluster.device_nodes().iter().filter(|node| **node != home) {
@@ -214,7 +215,7 @@ impl Client {
 
     /// Reads all names of a directory, `limit` per request, ordered by offset.
     pub(super) async fn read_dir(&self, dir: InodeId, limit: u32) -> Result<Vec<DirEntry>> {
-        let home = self.world.cluster.children_home(dir);
+        let home = self.world.cluster.primary(self.world.cluster.children_home(dir));
         let sharded = self.part(home, dir).await?.sharded;
         let nodes = if sharded { self.world.cluster.device_nodes() } else { &[home][..] };
         let mut all = Vec::new();

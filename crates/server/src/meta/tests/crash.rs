@@ -23,7 +23,7 @@ async fn setup(client: &Client) -> Setup {
     let mut dirs = [InodeId::ROOT; NODES];
     for number in 0.. {
         let dir = client.create(InodeId::ROOT, &format!("dir{number}"), FileKind::Directory).await.unwrap();
-        dirs[client.world.cluster.children_home(dir).0 as usize] = dir;
+        dirs[client.world.cluster.primary(client.world.cluster.children_home(dir)).0 as usize] = dir;
         if !dirs.contains(&InodeId::ROOT) {
             break;
         }
@@ -231,7 +231,7 @@ fn sharding_is_completed_after_a_crash() {
             let dir = world.machine.run(crowd(&client));
             world.crash_point(Some(CrashPoint { node, event }));
             let last = world.machine.run(client.create(dir, "last", FileKind::File));
-            let home = world.cluster.children_home(dir);
+            let home = world.cluster.primary(world.cluster.children_home(dir));
             let minute = std::time::Duration::from_secs(60);
             world.machine.run(world.machine.runtime_of(home.0 as usize).sleep(minute));
             world.heal();
@@ -281,7 +281,7 @@ fn sharding_waits_until_its_nodes_restart() {
     let world = World::new(13, &[true; NODES]);
     let client = super::client(&world);
     let dir = world.machine.run(crowd(&client));
-    let home = world.cluster.children_home(dir).0 as usize;
+    let home = world.cluster.primary(world.cluster.children_home(dir)).0 as usize;
     world.kill((home + 1) % NODES);
     world.machine.run(client.create(dir, "last", FileKind::File)).unwrap();
     for restart in [false, true] {

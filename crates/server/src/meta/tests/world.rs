@@ -12,7 +12,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, JobId, NodeId, NodeInfo, Result};
-use tameike_fabric::{Answer, Rpc};
+use tameike_fabric::{Answer, Destination, Rpc};
 use tameike_io::disk::memory::{Faults, MemoryLog};
 use tameike_io::os::runtime::promise;
 use tameike_io::os::simulated::Simulation;
@@ -301,7 +301,7 @@ impl Rpc for Wire {
 
     fn call(
         &self,
-        to: NodeId,
+        to: Destination,
         request: Request,
         payload: Option<Payload>,
         _: Option<Frame>,
@@ -309,7 +309,7 @@ impl Rpc for Wire {
         let Some(world) = self.world.upgrade() else {
             return ready(Err(Fault::new(Errno::EHOSTDOWN, "over"))).boxed();
         };
-        let from = self.node;
+        let (from, to) = (self.node, to.node(&world.cluster));
         async move {
             let incarnation = world.incarnation(from);
             let travel = Duration::from_micros(world.machine.draw(200));

@@ -17,7 +17,7 @@ use std::process;
 use std::sync::Arc;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
-use tameike_core::{FileKind, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId};
+use tameike_core::{FileKind, Generation, HomeId, InodeId, Layout, NodeId, Result, Timestamp, UnitId};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Payload, Slab};
 
@@ -119,7 +119,8 @@ impl Bed {
 
     fn fill(&mut self, store: &Store) {
         let ledger = &store.ledger;
-        let share = Some(Share { node: NodeId(0), index: 0, count: 1 });
+        let share =
+            Some(Share { node: NodeId(0), homes: vec![HomeId(0)], count: 1, pinned: vec![NodeId(0)] });
         execute(ledger, &LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW });
         self.note = create(ledger, 1, entry(InodeId::ROOT, "note"), FileKind::File);
         let data = b"hello".to_vec();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::extent::record::blocks_of;
 use proptest::prelude::*;
+use tameike_core::UnitsOfNode;
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::wire::unit::SpaceChange;
 
@@ -313,7 +314,8 @@ impl Test {
     fn change_space(&mut self, number: usize, range: Range<usize>, change: SpaceChange) -> Result<()> {
         let unit = unit(number);
         let bytes = unit.start() + range.start as u64..unit.start() + range.end as u64;
-        let result = self.world.machine.run(self.store.change_space(unit.inode, change, bytes, 1));
+        let result =
+            self.world.machine.run(self.store.change_space(unit.inode, change, bytes, UnitsOfNode::all()));
         if matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             return Ok(());
         }

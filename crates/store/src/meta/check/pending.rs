@@ -72,7 +72,7 @@ impl Names {
         else {
             return Ok(());
         };
-        let own = self.share.is_some_and(|share| share.node == holder.node);
+        let own = self.share.as_ref().is_some_and(|share| share.node == holder.node);
         if own && !intents.contains(&holder.sequence) {
             let message = format!(
                 "{what} is held by operation {}, which has finished: no directory could be renamed",

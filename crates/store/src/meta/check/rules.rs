@@ -60,9 +60,10 @@ impl Names {
         (entries, subdirs): (u64, u64),
         findings: &mut Findings,
     ) -> Result<()> {
-        let is_home_unsharded = self.share.is_none_or(|share| {
-            dir.pinned_node().is_some() || dir.children_slot().0 % share.count.max(1) == share.index
-        });
+        let is_home_unsharded = self
+            .share
+            .as_ref()
+            .is_none_or(|share| dir.pinned_node().is_some() || share.keeps_slot(dir.children_slot()));
         let sharded = children.sharded || !is_home_unsharded;
         let repaired = DirectoryRecord { entries, subdirs, sharded, ..children };
         findings.set(key::directory(dir), codec::encode(&repaired)?);

@@ -26,10 +26,11 @@ const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
 /// Write sizes where capacity is small, in bytes.
 const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Seeds of separate generators for locks, shared reads and pools.
+/// Seeds of separate generators for locks, shared reads, pools and home maps.
 const LOCKS: u64 = 0x10C4;
 const SHARED_READS: u64 = 0x5AED;
 const POOLS: u64 = 0xF4A3;
+const MAPS: u64 = 0x4A95;
 
 /// The mix of calls and faults of a seed.
 struct Profile {
@@ -139,8 +140,22 @@ pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
         }
         steps.push(Step::Check);
     }
+    draw_maps(&mut Rng::new(seed ^ MAPS), profile.nodes, &mut steps);
     let crashes = rng.percent(30);
     Program { world, steps, crashes }
+}
+
+/// Adds new home maps to steps with calls.
+fn draw_maps(rng: &mut Rng, nodes: usize, steps: &mut [Step]) {
+    let percent = *rng.pick(&[0, 0, 10, 40]);
+    for step in steps {
+        if let Step::Together(actions) = step
+            && rng.percent(percent)
+        {
+            let node = rng.below(nodes as u64) as usize;
+            actions.push(Action::Injection(rng.below(5000), Injection::Map(node)));
+        }
+    }
 }
 
 fn draw_world(rng: &mut Rng, seed: u64, canary: Option<Canary>) -> WorldConfig {

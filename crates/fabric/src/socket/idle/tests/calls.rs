@@ -47,7 +47,7 @@ impl Service for AnswerService {
                 let next =
                     NodeId((answerer.node + 1 + (number / STOPS % u64::from(NODES - 1)) as u32) % NODES);
                 let rpc = answerer.rpc.get().expect("the agent is started");
-                if let Err(fault) = rpc.call(next, self::request(number - 1), None, None).await {
+                if let Err(fault) = rpc.call(next.into(), self::request(number - 1), None, None).await {
                     return (Reply::Fault(fault), Carried::Nothing);
                 }
             }
@@ -65,7 +65,7 @@ fn start(system: &System, slab: &Arc<Slab>, node: u32, fabric: Arc<SocketFabric>
     let rpc = Arc::new(RpcNode::new(fabric, runtime.clone(), slab.pool(4)));
     let (executed, events) = Default::default();
     let answerer = Arc::new(Answerer { node, runtime, rpc: OnceLock::new(), executed, events });
-    rpc.attach(Arc::new(AnswerService(answerer.clone())));
+    rpc.attach(Arc::new(AnswerService(answerer.clone())), crate::conformance::cluster(NODES));
     assert!(answerer.rpc.set(rpc).is_ok());
     answerer
 }
@@ -85,7 +85,7 @@ fn each_request_is_executed_once_while_connections_come_and_go() {
                 let rpc = answerer.rpc.get().expect("the agent is started").clone();
                 let sender = sender.clone();
                 system.runtime().spawn(async move {
-                    let answer = rpc.call(to, request(number), None, None).await;
+                    let answer = rpc.call(to.into(), request(number), None, None).await;
                     let _ = sender.send(answer.map(|answer| answer.reply));
                 });
             }
