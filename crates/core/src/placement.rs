@@ -304,11 +304,6 @@ pub struct UnitsOfNode {
 }
 
 impl UnitsOfNode {
-    /// All units of a file.
-    pub fn all() -> Self {
-        Self { period: 1, remainders: vec![0] }
-    }
-
     /// Their indexes from `first` on.
     pub fn from(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
         let round = first - first % self.period;
@@ -405,7 +400,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(UnitsOfNode::all().from(3).take(2).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(
+            UnitsOfNode { period: 1, remainders: vec![0] }.from(3).take(2).collect::<Vec<_>>(),
+            [3, 4]
+        );
         assert_eq!(UnitsOfNode { period: 4, remainders: vec![] }.from(3).next(), None);
         assert_eq!(UnitsOfNode { period: 4, remainders: vec![1] }.from(u64::MAX - 1).next(), None);
     }

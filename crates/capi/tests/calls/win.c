@@ -389,7 +389,10 @@ static int left(char **arguments) {
     /* Nobody detaches before all others have done the same. */
     for (unsigned other = 0; other < gone; other++) EQUAL(tameike_win_fetch_add(win, other, 32, 1, NULL), 0);
     volatile uint64_t *ended = (uint64_t *)((char *)tameike_win_address(win, (unsigned)rank) + 32);
-    while (*ended < gone) usleep(1000);
+    for (int turns = 0; *ended < gone; turns++) {
+        if (turns == 30000) return fail("ranks that have not ended", (long)(gone - *ended));
+        usleep(1000);
+    }
     return -tameike_win_detach(win);
 }
 

@@ -7,7 +7,7 @@ use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_core::wire::meta::DirStat;
 use tameike_core::{Attr, InodeId, NodeId};
 
-/// Cached state of one directory: the last reply of its own home and of each home of its children, with the time of receipt.
+/// Cached state of one directory: the last reply of its own home and of each node with children, with the time of receipt.
 #[derive(Default)]
 struct CachedDirectory {
     attr: Option<(Attr, Duration)>,
@@ -56,16 +56,16 @@ impl DirectoryCache {
         self.known.lock().entry(dir).or_default().set_sharded(sharded);
     }
 
-    /// Stores the stat of the children that `home` keeps.
-    pub(super) fn set_part(&self, dir: InodeId, home: NodeId, part: DirStat, now: Duration) {
+    /// Stores the stat of the children that `node` keeps.
+    pub(super) fn set_part(&self, dir: InodeId, node: NodeId, part: DirStat, now: Duration) {
         let mut directories = self.known.lock();
         let cached = directories.entry(dir).or_default();
         cached.set_sharded(part.sharded);
         // Replies may arrive out of order.
         let newer =
             |(old, received): &(DirStat, Duration)| is_fresh(*received, now) && old.changed > part.changed;
-        if !cached.parts.get(&home).is_some_and(newer) {
-            cached.parts.insert(home, (part, now));
+        if !cached.parts.get(&node).is_some_and(newer) {
+            cached.parts.insert(node, (part, now));
         }
     }
 
@@ -76,13 +76,13 @@ impl DirectoryCache {
         }
     }
 
-    /// Sums the stats of all `homes` of the directory's children. Returns None unless all are fresh.
-    pub(super) fn fresh_stat(&self, dir: InodeId, homes: &[NodeId], now: Duration) -> Option<DirStat> {
+    /// Sums the stats of all `nodes` with children of the directory. Returns None unless all are fresh.
+    pub(super) fn fresh_stat(&self, dir: InodeId, nodes: &[NodeId], now: Duration) -> Option<DirStat> {
         let directories = self.known.lock();
         let cached = directories.get(&dir)?;
         let mut all = DirStat::default();
-        for home in homes {
-            let (part, received) = cached.parts.get(home)?;
+        for node in nodes {
+            let (part, received) = cached.parts.get(node)?;
             all.gather(is_fresh(*received, now).then_some(*part)?);
         }
         Some(all)

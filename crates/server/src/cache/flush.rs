@@ -256,7 +256,7 @@ impl Flusher {
     async fn flush_homes(
         &self,
         epoch: MapEpoch,
-        mut homes: Vec<NodeId>,
+        mut nodes: Vec<NodeId>,
         order: &Order<'_>,
     ) -> (Flushed, Option<Fault>) {
         let Order { inode, path, record, urgency, ending } = *order;
@@ -274,22 +274,22 @@ impl Flusher {
                 round,
                 ending,
             };
-            let calls = homes.iter().map(|&home| self.base.homes.ask(epoch, home, request.clone()));
+            let calls = nodes.iter().map(|&node| self.base.homes.ask(epoch, node, request.clone()));
             let answers = join_all(calls).await;
             let (mut flushed, mut digests, mut rest) = (Vec::new(), Vec::new(), Vec::new());
-            for (&home, answer) in homes.iter().zip(answers) {
+            for (&node, answer) in nodes.iter().zip(answers) {
                 match answer {
                     Ok(UnitReply::Flushed { written, end, digests: made, rest: more, left }) => {
                         // Only a single home is asked to set size and mtime.
                         total.left = left;
                         total.written += written;
                         total.end = total.end.max(end);
-                        flushed.extend((!made.is_empty()).then_some(home));
+                        flushed.extend((!made.is_empty()).then_some(node));
                         digests.extend(made);
-                        rest.extend(more.then_some(home));
+                        rest.extend(more.then_some(node));
                     }
                     Ok(reply) => {
-                        let what = format!("{home} answered a flush with {reply:?}");
+                        let what = format!("{node} answered a flush with {reply:?}");
                         failure = Some(graver(failure, Fault::new(Errno::EPROTO, what)));
                     }
                     Err(fault) => failure = Some(graver(failure, fault)),
@@ -307,7 +307,7 @@ impl Flusher {
             if rest.is_empty() || urgency == Urgency::Yields {
                 return (total, failure);
             }
-            homes = rest;
+            nodes = rest;
         }
     }
 

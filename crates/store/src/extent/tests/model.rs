@@ -3,9 +3,9 @@
 use super::*;
 use crate::extent::record::blocks_of;
 use proptest::prelude::*;
-use tameike_core::UnitsOfNode;
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::wire::unit::SpaceChange;
+use tameike_core::{Cluster, JobId, Layout, NodeId, NodeInfo, UnitsOfNode};
 
 const SPAN: usize = 24_000;
 /// Number of whole pages in it.
@@ -17,6 +17,14 @@ struct Image {
     bytes: Vec<Option<(u8, bool)>>,
     reserved: RangeSet,
     generation: u64,
+}
+
+/// The units of a file on the only node of a job.
+fn all_units(inode: InodeId) -> UnitsOfNode {
+    let (host, address) = Default::default();
+    let info = NodeInfo { id: NodeId(0), host, address, group: 0, device: true };
+    let cluster = Cluster::new(JobId::new("job").expect("a name"), vec![info]).expect("a cluster");
+    cluster.units_of_node(&cluster.map(), Layout::Striped, inode, NodeId(0))
 }
 
 impl Image {
@@ -315,7 +323,7 @@ impl Test {
         let unit = unit(number);
         let bytes = unit.start() + range.start as u64..unit.start() + range.end as u64;
         let result =
-            self.world.machine.run(self.store.change_space(unit.inode, change, bytes, UnitsOfNode::all()));
+            self.world.machine.run(self.store.change_space(unit.inode, change, bytes, all_units(unit.inode)));
         if matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             return Ok(());
         }
