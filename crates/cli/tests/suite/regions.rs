@@ -11,6 +11,9 @@ const MECHANISMS: [&str; 2] = ["userfaultfd", "mprotect"];
 /// All mechanisms.
 const ALL_MECHANISMS: [&str; 3] = ["userfaultfd", "mprotect", "one-writer"];
 
+/// Transports between nodes: shared memory within a host, TCP, and providers of libfabric.
+pub(crate) const TRANSPORTS: [&str; 4] = ["auto", "tcp", "ofi:tcp", "ofi:shm"];
+
 /// Memory of a node for a region.
 #[derive(Clone, Copy)]
 enum Memory {
@@ -34,13 +37,21 @@ pub(crate) fn on_nodes(program: &Path, task: &str, nodes: &[u32], arguments: &st
 
 /// Alternate bytes of all pages, or with one writer per page alternate pages, are written by different processes. The processes, and readers of the file on all nodes, see all bytes.
 fn share(nodes: &[u32], mechanism: &str, pages: u32, memory: Memory) {
+    share_over("auto", nodes, mechanism, pages, memory);
+}
+
+fn share_over(fabric: &str, nodes: &[u32], mechanism: &str, pages: u32, memory: Memory) {
     let kit = Kit::new();
     let program = kit.build("dsm");
     let site = Site::new();
     let (ranks, copies) = (nodes.len(), site.plain().display());
-    let (memory, options): (_, &[_]) = match memory {
-        Memory::Enough => ("enough", &[]),
-        Memory::Little => ("little", &["--region-memory", "2MiB"]),
+    let mut options = vec!["--fabric", fabric];
+    let memory = match memory {
+        Memory::Enough => "enough",
+        Memory::Little => {
+            options.extend(["--region-memory", "2MiB"]);
+            "little"
+        }
     };
     let arguments = format!("{ranks} {mechanism} {pages} 4 {copies}/$rank {memory}");
     let mut script = String::new();
@@ -56,7 +67,7 @@ fn share(nodes: &[u32], mechanism: &str, pages: u32, memory: Memory) {
         test $(stat -c %s-%a \"$region\") = {}-600",
         pages * 4096
     ));
-    succeed(&mut site.job(2, options, &script));
+    succeed(&mut site.job(2, &options, &script));
 }
 
 /// S47b. S47c. S47d.
@@ -64,6 +75,14 @@ fn share(nodes: &[u32], mechanism: &str, pages: u32, memory: Memory) {
 fn processes_on_two_nodes_share_all_bytes_of_a_page() {
     for mechanism in MECHANISMS {
         share(&[0, 1], mechanism, 300, Memory::Enough);
+    }
+}
+
+#[test]
+fn regions_are_shared_over_all_transports() {
+    for fabric in TRANSPORTS {
+        share_over(fabric, &[0, 1, 0], "userfaultfd", 700, Memory::Little);
+        share_over(fabric, &[0, 1], "one-writer", 300, Memory::Enough);
     }
 }
 

@@ -1,18 +1,21 @@
 //! Remote memory windows of C programs on several nodes.
 
 use crate::kit::Kit;
-use crate::regions::on_nodes;
+use crate::regions::{TRANSPORTS, on_nodes};
 use crate::support::jobs::{Background, code_of_recovery, new_job, wait_for};
 use crate::support::{Site, assert_code, out, shown, succeed, utf8};
 use std::path::Path;
 
-/// Runs a task of the program `win` with one process on each of these nodes.
+/// Runs a task of the program `win` with one process on each of these nodes, over each transport.
 fn run(task: &str, nodes: &[u32], arguments: &str) {
     let kit = Kit::new();
-    let site = Site::new();
+    let program = kit.build("win");
     let arguments = format!("{} {arguments}", nodes.len());
-    let script = on_nodes(&kit.build("win"), task, nodes, &arguments);
-    succeed(&mut site.job(2, &[], &format!("{script}test -z \"$(ls \"$TAMEIKE_SHARED\")\"")));
+    for fabric in TRANSPORTS {
+        let script = on_nodes(&program, task, nodes, &arguments);
+        let script = format!("{script}test -z \"$(ls \"$TAMEIKE_SHARED\")\"");
+        succeed(&mut Site::new().job(2, &["--fabric", fabric], &script));
+    }
 }
 
 /// S50a. S50b. S50e. S50f. S50g. S50h.
