@@ -17,7 +17,10 @@ use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::owned;
-use tameike_io::os::process::wait_ended;
+use tameike_io::os::process::monotonic;
+
+/// Pause between two looks at a job whose driver has exited.
+const ORPHAN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Leftovers of a crashed job that are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,17 +213,27 @@ pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Resul
     Ok(left)
 }
 
-/// Waits for at most `limit` until agents on this host exit whose driver has exited, of all jobs or only one.
+/// Waits for at most `limit` until no process on this host uses a job whose driver has exited, of all jobs or only one. Its agents exit
+/// without their driver.
 pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Result<()> {
+    let end = monotonic() + limit;
     for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
-        let dir = base.job_path(&job);
-        // `sweep` reports an unreadable record.
-        if JobRecord::read(&dir).is_ok_and(|record| record.is_some_and(|record| !record.driver_is_alive())) {
-            let states = nodes_in(&dir).into_iter().filter_map(|node| NodeState::read(&dir, node).ok()?);
-            wait_ended(&states.map(|state| state.process()).collect::<Vec<_>>(), limit);
+        while is_orphaned(base, &job)? && monotonic() < end {
+            std::thread::sleep(ORPHAN_PAUSE);
         }
     }
     Ok(())
+}
+
+/// Returns true if a process uses the job although its driver has exited.
+fn is_orphaned(base: &Base, job: &JobId) -> Result<bool> {
+    let lock = base.lock()?;
+    // `sweep` reports an unreadable record, or a directory that cannot be locked.
+    let has_driver = match JobRecord::read(&base.job_path(job)) {
+        Ok(Some(record)) => record.driver_is_alive(),
+        Ok(None) | Err(_) => true,
+    };
+    Ok(!has_driver && matches!(JobDir::lock_ended(base, &lock, job), Ok(None)))
 }
 
 /// Removes everything of a node whose agent has exited.

@@ -2,11 +2,12 @@
 
 use crate::support::jobs::{Background, Job};
 use crate::support::mounts::Mounts;
-use crate::support::{Run, Site, assert_contains, err, json, shown, utf8};
+use crate::support::{Run, Site, assert_code, assert_contains, err, json, shown, utf8};
 use serde_json::{Value, json as value};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const INCOMPLETE: i32 = 75;
 const MEMORY: &str = "/dev/shm";
@@ -135,6 +136,21 @@ fn lost_parts_are_always_reported() {
         );
     }
     killed.check_recovery(&["--discard"], INCOMPLETE, &["are removed"]);
+    killed.assert_removed();
+}
+
+/// Regression: `recover` skipped the job, and reported that nothing was to be recovered.
+#[test]
+fn recover_waits_for_the_last_process_of_a_job() {
+    let Some(killed) = Killed::new("ending", WRITES) else { return };
+    let locked = killed.site.plain().join("locked");
+    let holds =
+        format!("flock --shared {} sh -c 'touch {}; sleep 1'", killed.job.dir.display(), locked.display());
+    let mut holds = killed.mounts.inside(Command::new("sh").args(["-c", &holds]));
+    let holder = Background::start_until(&mut holds, &locked);
+    killed.mounts.resize(killed.site.shared(), "64m");
+    killed.check_recovery(&[], 0, &["2 nodes back", "drain complete: 1 file"]);
+    assert_code(&holder.output(), 0);
     killed.assert_removed();
 }
 
