@@ -26,7 +26,7 @@ use tameike_io::shared::SharedFs;
 use tameike_server::cache::{Activity, CacheParts, CacheService};
 use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
-use tameike_server::meta::{MetaParts, MetaService};
+use tameike_server::meta::{MetaParts, MetaServices};
 use tameike_server::region::{RegionParts, RegionService};
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
@@ -118,7 +118,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let activity = Activity::new(runtime.clone(), QUIET);
     let table = if parts.holders { CacheTable::new } else { CacheTable::unused };
     let holders = Arc::new(table());
-    let meta = MetaService::open(MetaParts {
+    let meta = MetaServices::open(MetaParts {
         runtime: runtime.clone(),
         cluster: cluster.clone(),
         ledger: store.ledger.clone(),

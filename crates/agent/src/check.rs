@@ -7,7 +7,7 @@ use tameike_server::cache;
 use tameike_store::RecordKind;
 use tameike_store::check::{Dirty, Findings, RecordChecks};
 use tameike_store::directory::retry_while_busy;
-use tameike_store::table::Table;
+use tameike_store::table::{ReadTable, Table};
 
 pub use tameike_store::check::{Device, Finding, Loss, Part, Report, Severity, StoppedMedia};
 
@@ -19,11 +19,11 @@ impl RecordChecks for All {
         crate::storage::replay(kind, body, table)
     }
 
-    fn examine(&self, table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
+    fn examine(&self, table: &dyn ReadTable, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
         cache::check::examine(table, dirty, findings)
     }
 
-    fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
+    fn path(&self, table: &dyn ReadTable, inode: InodeId) -> Option<String> {
         cache::check::path(table, inode)
     }
 }

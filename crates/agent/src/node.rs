@@ -16,13 +16,13 @@ use tameike_core::wire::admin::{
 };
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_core::{Cluster, CoreSet, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
 use tameike_fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
-use tameike_server::meta::MetaService;
+use tameike_server::meta::MetaServices;
 use tameike_server::region::RegionService;
 use tameike_server::unit::UnitService;
 use tameike_store::ExtentStore;
@@ -33,7 +33,7 @@ const UNITS_COUNTED_MAX: usize = 1 << 10;
 /// The services of a node with a device.
 pub struct Services {
     /// Names and inodes.
-    pub meta: Arc<MetaService>,
+    pub meta: Arc<MetaServices>,
     /// Data of units.
     pub unit: Arc<UnitService>,
     /// Coordinator of cached files.
@@ -277,6 +277,7 @@ impl Service for Node {
     fn serve(
         &self,
         from: NodeId,
+        home: Option<HomeId>,
         request: Request,
         payload: Option<Payload>,
         target: Target,
@@ -305,7 +306,7 @@ impl Service for Node {
         let no_packer = Fault::new(Errno::EPROTO, format!("{} is not the packer", self.node));
         async move {
             let answer = match request {
-                Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
+                Request::Meta(request) => replied(meta.serve(from, home, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
                 Request::Pack(request) => match packing {
                     Some(packing) => replied(packing.serve(request).await, Reply::Pack),

@@ -262,12 +262,12 @@ impl UnitId {
     }
 }
 
-/// A logged operation across slots; unique in the job.
+/// A logged operation across homes; unique in the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId {
-    /// The node that coordinates the operation.
-    pub node: NodeId,
-    /// Counter of that node, never reused.
+    /// The home that coordinates the operation.
+    pub home: HomeId,
+    /// Counter of that home, never reused.
     pub sequence: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use crate::homes::{HomeMap, MapEpoch};
 use crate::ids::{DirOffset, HomeId, InodeId, JobId, NodeId, Slot, UnitId};
+use crate::limits::SLOT_COUNT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -202,6 +203,11 @@ impl Cluster {
             Some(node) => self.home_at(node),
             None => self.slot_home(self.entry_slot(dir, offset, sharded)),
         }
+    }
+
+    /// The homes that may have entries of a sharded directory.
+    pub fn homes_of_entries(&self) -> impl Iterator<Item = HomeId> + use<> {
+        (0..self.homes.min(SLOT_COUNT.into())).map(|home| HomeId(home as u16))
     }
 
     /// The burst-buffer node of `node`: itself, else one of its group, else any.

@@ -167,6 +167,14 @@ pub enum Destination {
 }
 
 impl Destination {
+    /// The home, if the receiver is one.
+    pub fn home(self) -> Option<HomeId> {
+        match self {
+            Self::Node(_) | Self::Primary(..) => None,
+            Self::Home(home) => Some(home),
+        }
+    }
+
     /// The node to which a request goes now.
     pub fn node(self, cluster: &Cluster) -> NodeId {
         match self {
@@ -306,8 +314,16 @@ pub type ServeFuture = BoxFuture<'static, (Reply, Carried)>;
 
 /// Serves requests.
 pub trait Service: Send + Sync {
-    /// Serves one request of `from`. Runs synchronously up to the first wait.
-    fn serve(&self, from: NodeId, request: Request, payload: Option<Payload>, target: Target) -> ServeFuture;
+    /// Serves one request of `from` to a home of this node, or to the node or all of its homes (`None`). Runs synchronously up to the
+    /// first wait.
+    fn serve(
+        &self,
+        from: NodeId,
+        home: Option<HomeId>,
+        request: Request,
+        payload: Option<Payload>,
+        target: Target,
+    ) -> ServeFuture;
     /// Handles a change of a peer's state.
     fn peer(&self, peer: NodeId, event: PeerEvent);
 }

@@ -7,10 +7,11 @@ use crate::check::identity::Identity;
 use crate::extent::check::Extents;
 use crate::meta::check::Names;
 use crate::meta::{self, LogCommand};
+use crate::table::HomeTable;
 pub use crate::table::memory::MemoryTable;
 use std::path::Path;
-use tameike_core::InodeId;
 use tameike_core::wire::codec;
+use tameike_core::{HomeId, InodeId};
 
 /// Parses `bytes` as a log file.
 pub fn log(bytes: &[u8]) {
@@ -37,7 +38,7 @@ pub fn log_command(bytes: &[u8]) {
                 let again = codec::encode(&command).and_then(|bytes| codec::decode::<LogCommand>(&bytes));
                 assert_eq!(again.as_ref(), Ok(&command));
                 let mut changed = table.clone();
-                if meta::apply(&mut changed, &command).is_ok() {
+                if meta::apply(&mut HomeTable::new(HomeId(0), &mut changed), &command).is_ok() {
                     table = changed;
                 }
             }

@@ -13,7 +13,7 @@ use tameike_agent::control::{
 };
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
-use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run};
+use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run, Scope};
 use tameike_core::wire::codec;
 use tameike_core::wire::endpoint::{Endpoint, TOKEN_SIZE};
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
@@ -23,6 +23,7 @@ use tameike_core::{
 use tameike_store::fuzz::MemoryTable;
 use tameike_store::meta::record::Share;
 use tameike_store::meta::{self, LogCommand};
+use tameike_store::table::HomeTable;
 
 /// Target, name of the seed, bytes.
 pub type Seed = (&'static str, String, Vec<u8>);
@@ -86,7 +87,7 @@ fn messages() -> Vec<Seed> {
         source: Some((7, 128)),
         target: None,
         places: true,
-        map: Some(MapEpoch(129)),
+        scope: Scope::Home(HomeId(130), MapEpoch(129)),
     });
     let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
     let reply = encoded(&ReplyHeader { id, carriage: Carriage::Placed(place) });
@@ -111,7 +112,7 @@ fn created(dir: InodeId, name: &str, kind: FileKind, inode_counter: u64) -> LogC
 
 /// A short history of the metadata state machine.
 fn commands() -> Vec<LogCommand> {
-    let share = Some(Share { node: NodeId(0), homes: vec![HomeId(0)], count: 1, pinned: vec![NodeId(0)] });
+    let share = Share { home: HomeId(0), count: 1, pinned: vec![NodeId(0)] };
     vec![
         LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW },
         created(InodeId::ROOT, "file", FileKind::File, 1),
@@ -136,7 +137,7 @@ fn store() -> Vec<Seed> {
     for command in &commands {
         // Some of them have nothing to do here.
         let mut changed = table.clone();
-        if meta::apply(&mut changed, command).is_ok() {
+        if meta::apply(&mut HomeTable::new(HomeId(0), &mut changed), command).is_ok() {
             table = changed;
         }
     }

@@ -3,7 +3,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicU32;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::Quantity;
-use tameike_core::{Cluster, JobId, NodeInfo};
+use tameike_core::{Cluster, HomeId, JobId, NodeInfo};
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::{NetworkFaults, SimulatedConfig, SimulatedNetwork};
 use tameike_fabric::{PeerEvent, Service, Target};
@@ -27,6 +27,7 @@ impl Service for Helper {
     fn serve(
         &self,
         from: NodeId,
+        _home: Option<HomeId>,
         request: Request,
         payload: Option<Payload>,
         _target: Target,

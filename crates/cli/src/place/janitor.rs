@@ -17,7 +17,7 @@ use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::owned;
-use tameike_io::os::process::monotonic;
+use tameike_io::os::process::{ask_until, monotonic};
 
 /// Pause between two looks at a job whose driver has exited.
 const ORPHAN_PAUSE: Duration = Duration::from_millis(20);
@@ -218,9 +218,12 @@ pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Resul
 pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Result<()> {
     let end = monotonic() + limit;
     for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
-        while is_orphaned(base, &job)? && monotonic() < end {
-            std::thread::sleep(ORPHAN_PAUSE);
-        }
+        let ended = || match is_orphaned(base, &job) {
+            Ok(true) => None,
+            Ok(false) => Some(Ok(())),
+            Err(fault) => Some(Err(fault)),
+        };
+        ask_until(end.saturating_sub(monotonic()), ORPHAN_PAUSE, ended).transpose()?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::meta::{Command, DirStat, MetaReply, MetaRequest, Node};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Errno, Fault, FileKind, HomeMap, InodeId, Layout, MapEpoch, NodeId, Result, View};
+use tameike_core::{Attr, Errno, Fault, FileKind, HomeMap, InodeId, Layout, NodeId, Result, View};
 use tameike_fabric::{Destination, under_one_map};
 
 /// Number of replies that may be overtaken by this node's own reports before the next reply is used unconditionally.
@@ -149,7 +149,7 @@ impl SharedView {
     }
 
     /// Returns the nodes with entries of a directory.
-    pub(super) fn children_nodes(&self, map: &HomeMap, dir: InodeId, sharded: bool) -> Vec<NodeId> {
+    fn children_nodes(&self, map: &HomeMap, dir: InodeId, sharded: bool) -> Vec<NodeId> {
         match sharded {
             true => map.nodes().to_vec(),
             false => vec![map.primary(self.cluster.children_home(dir))],
@@ -162,19 +162,23 @@ impl SharedView {
     }
 
     async fn fetch_directory_stat_under(&self, map: Arc<HomeMap>, dir: InodeId) -> Result<DirStat> {
-        let ask = |node| self.ask_directory_stat(node, map.epoch, dir);
-        let first = map.primary(self.cluster.children_home(dir));
-        let mut all = ask(first).await?;
-        if all.sharded {
-            let others = map.nodes().iter().copied().filter(|&node| node != first);
-            let parts = try_join_all(others.map(ask)).await?;
-            parts.into_iter().for_each(|part| all.gather(part));
+        if !self.directories.is_sharded(dir) {
+            let home = self.cluster.children_home(dir);
+            let stat = self.ask_directory_stat(home.into(), map.primary(home), dir).await?;
+            if !stat.sharded {
+                return Ok(stat);
+            }
         }
+        let ask = |&node| self.ask_directory_stat(Destination::Primary(node, map.epoch), node, dir);
+        let parts = try_join_all(map.nodes().iter().map(ask)).await?;
+        let mut all = DirStat::default();
+        parts.into_iter().for_each(|part| all.gather(part));
         Ok(all)
     }
 
-    async fn ask_directory_stat(&self, node: NodeId, epoch: MapEpoch, dir: InodeId) -> Result<DirStat> {
-        match self.ask(Destination::Primary(node, epoch), MetaRequest::DirStat { dir }).await? {
+    /// Requests the state of a directory at its home, or at all homes of a node if it is sharded.
+    async fn ask_directory_stat(&self, to: Destination, node: NodeId, dir: InodeId) -> Result<DirStat> {
+        match self.ask(to, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => {
                 self.directories.set_part(dir, node, stat, self.runtime.clock.monotonic());
                 Ok(stat)

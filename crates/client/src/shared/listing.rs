@@ -13,7 +13,7 @@ use tameike_fabric::{Destination, under_one_map};
 /// Cursors after `.` and after `..`. Cursors of entries are larger ([`DirOffset`]).
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
-/// Fewest entries per request to a home of a sharded directory. Entries past another home's last one are dropped and requested again;
+/// Fewest entries per request to a node for a sharded directory. Entries past another node's last one are dropped and requested again;
 /// larger requests reduce that share.
 const SHARDED_ENTRIES_MIN: u32 = 128;
 
@@ -35,12 +35,14 @@ impl SharedView {
         for _ in 0..CORRECTIONS_MAX {
             let sharded = self.directories.is_sharded(dir) && dir.pinned_node().is_none();
             let replies = under_one_map(&self.cluster, |map| {
-                let nodes = self.children_nodes(&map, dir, sharded);
-                let limit = 2 * READDIR_ENTRIES_MAX / nodes.len() as u32;
+                let all: Vec<Destination> = match sharded {
+                    true => map.nodes().iter().map(|&node| Destination::Primary(node, map.epoch)).collect(),
+                    false => vec![self.cluster.children_home(dir).into()],
+                };
+                let limit = 2 * READDIR_ENTRIES_MAX / all.len() as u32;
                 let limit = limit.clamp(SHARDED_ENTRIES_MIN, READDIR_ENTRIES_MAX);
                 let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, sharded };
-                let nodes = nodes.into_iter().map(|node| Destination::Primary(node, map.epoch));
-                try_join_all(nodes.map(|to| self.ask(to, request.clone())).collect::<Vec<_>>())
+                try_join_all(all.into_iter().map(|to| self.ask(to, request.clone())).collect::<Vec<_>>())
             });
             let replies = replies.await?;
             let corrected = replies.iter().find_map(|reply| match reply {

@@ -157,14 +157,15 @@ impl SharedView {
         Ok((Entry { target, node, created, start }, dir))
     }
 
-    /// Updates cached state after this node changed a directory: `part` is the new stat if the reply included it.
+    /// Updates cached state after this node changed a directory: `part` is the new stat of its children at `home` if the reply included it.
     fn changed_directory(&self, dir: InodeId, home: HomeId, part: Option<DirStat>) {
         match part {
-            Some(part) => {
+            // Those of a sharded directory at the other homes of the node are unknown.
+            Some(part) if !part.sharded => {
                 let node = self.cluster.primary(home);
                 self.directories.set_part(dir, node, part, self.runtime.clock.monotonic());
             }
-            None => self.directories.changed(dir),
+            Some(_) | None => self.directories.changed(dir),
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::holders::HolderOutcome;
-use tameike_core::wire::meta::{Closed, MetaRequest, OpenId, Opener};
+use tameike_core::wire::meta::{Closed, Closes, MetaRequest, OpenId, Opener};
 use tameike_core::{Attr, Cluster, Errno, Fault, FaultKind, HomeId, InodeId, NodeId, Result, Timestamp};
 use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
@@ -215,12 +215,22 @@ impl Closer {
         }
     }
 
+    fn by_home(&self, batch: &Batch) -> Vec<Closes> {
+        let mut homes = BTreeMap::<_, (Vec<_>, Vec<_>)>::new();
+        for (inode, closed) in &batch.opens {
+            homes.entry(self.cluster.inode_home(*inode)).or_default().0.push(*closed);
+        }
+        for (home, open) in &batch.undone {
+            homes.entry(*home).or_default().1.push(*open);
+        }
+        homes.into_iter().map(|(home, (opens, undone))| Closes { home, opens, undone }).collect()
+    }
+
     /// Sends a batch until the node answers, or no longer serves all homes of the batch.
     async fn send_batch(&self, node: NodeId, wake: &Event, batch: &Batch) -> Sent {
         let request = Request::Meta(MetaRequest::Close {
             node: self.rpc.local(),
-            opens: batch.opens.iter().map(|(_, closed)| *closed).collect(),
-            undone: batch.undone.iter().map(|(_, open)| *open).collect(),
+            homes: self.by_home(batch),
             holder_outcomes: batch.holder_outcomes.clone(),
         });
         let mut pause = PAUSE_MIN;
@@ -351,9 +361,8 @@ mod tests {
             _: Option<Frame>,
         ) -> BoxFuture<'static, Result<Answer>> {
             assert!(matches!(to, Destination::Primary(NodeId(3), _)), "{to:?}");
-            let Request::Meta(MetaRequest::Close { opens, undone, .. }) = request else {
-                panic!("{request:?}")
-            };
+            let Request::Meta(MetaRequest::Close { homes, .. }) = request else { panic!("{request:?}") };
+            let [Closes { home: HOME, opens, undone }] = &homes[..] else { panic!("{homes:?}") };
             let opens = opens.iter().map(|closed| closed.open);
             let mut home = self.0.lock();
             home.calls += 1;

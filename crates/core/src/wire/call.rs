@@ -5,6 +5,7 @@
 //! call of each slot. A new call in a slot shows that the previous reply has arrived or is no longer needed.
 
 use crate::homes::MapEpoch;
+use crate::ids::HomeId;
 use serde::{Deserialize, Serialize};
 
 /// Largest number of calls in flight from one agent to another.
@@ -21,6 +22,35 @@ pub struct CallId {
     pub sequence: u64,
 }
 
+/// The part of a node that a request concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scope {
+    /// The node, whatever homes it serves.
+    Node,
+    /// All homes that the node serves under the home map of an epoch.
+    Homes(MapEpoch),
+    /// A home that the node serves under the home map of an epoch.
+    Home(HomeId, MapEpoch),
+}
+
+impl Scope {
+    /// The epoch of the home map under which the caller chose the node, if it did so for homes.
+    pub fn epoch(self) -> Option<MapEpoch> {
+        match self {
+            Self::Node => None,
+            Self::Homes(epoch) | Self::Home(_, epoch) => Some(epoch),
+        }
+    }
+
+    /// The home, if it is one.
+    pub fn home(self) -> Option<HomeId> {
+        match self {
+            Self::Node | Self::Homes(_) => None,
+            Self::Home(home, _) => Some(home),
+        }
+    }
+}
+
 /// Header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestHeader {
@@ -32,8 +62,8 @@ pub struct RequestHeader {
     pub target: Option<u64>,
     /// Whether the caller can read the callee's device directly, so that the reply may carry an extent location.
     pub places: bool,
-    /// Epoch of the home map under which the caller chose the callee, if it did so for homes.
-    pub map: Option<MapEpoch>,
+    /// The part of the callee that the request concerns.
+    pub scope: Scope,
 }
 
 /// A contiguous byte range of a device.
@@ -86,11 +116,11 @@ mod tests {
     #[test]
     fn headers_encode_as_in_version_1() {
         let id = CallId { epoch: 300, slot: 2, sequence: 5 };
-        let (source, map) = (Some((7, 128)), Some(MapEpoch(129)));
-        let header = RequestHeader { id, source, target: None, places: true, map };
+        let (source, scope) = (Some((7, 128)), Scope::Home(HomeId(130), MapEpoch(129)));
+        let header = RequestHeader { id, source, target: None, places: true, scope };
         let request = Request::Admin(AdminRequest::Status);
         let bytes = encode(&(header, &request)).expect("small");
-        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 1, 0x81, 0x01, 3, 1]);
+        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 2, 0x82, 0x01, 0x81, 0x01, 3, 1]);
         let (found, rest) = decode_first::<RequestHeader>(&bytes).expect("as encoded");
         assert_eq!((found, decode(rest)), (header, Ok(request)));
         let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };

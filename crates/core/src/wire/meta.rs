@@ -1,6 +1,6 @@
 //! Messages of the metadata service: names and inodes.
 //!
-//! A [`Command`] changes the state of one node's metadata shard. It is deterministic: it contains times, owners and
+//! A [`Command`] changes the names and inodes of one home. It is deterministic: it contains times, owners and
 //! everything else that could differ between two runs. The same bytes are sent and logged.
 
 mod operation;
@@ -10,7 +10,7 @@ pub use operation::{NameOperation, RenameMode, Step};
 pub use reply::{DirEntry, DirStat, MetaReply, Node};
 
 use crate::attr::{AttrChange, FileKind, Timestamp};
-use crate::ids::{DirOffset, InodeId, NodeId, OperationId};
+use crate::ids::{DirOffset, HomeId, InodeId, NodeId, OperationId};
 pub use crate::ids::{OpenId, Opener};
 use crate::placement::Layout;
 use crate::wire::holders::HolderOutcome;
@@ -62,7 +62,7 @@ pub struct NewInode {
     pub symlink: Vec<u8>,
 }
 
-/// A change to one node's metadata.
+/// A change to the names and inodes of one home.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Creates an inode and its name together.
@@ -149,7 +149,7 @@ pub enum Command {
         /// Time of the request.
         now: Timestamp,
     },
-    /// A step of another node's operation.
+    /// A step of another home's operation.
     Step {
         /// The operation; the step is applied once.
         operation: OperationId,
@@ -165,7 +165,7 @@ pub enum Command {
         now: Timestamp,
     },
     /// Sets the time of the last change of a directory's entries, after a program set the directory's times. The home
-    /// of the directory's inode sends it to the nodes with entries.
+    /// of the directory's inode sends it to the homes with entries.
     SetDirTime {
         /// The directory.
         dir: InodeId,
@@ -201,6 +201,17 @@ impl Command {
     }
 }
 
+/// Closes at one home.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closes {
+    /// The home.
+    pub home: HomeId,
+    /// The opens.
+    pub opens: Vec<Closed>,
+    /// Opens for which the node got no reply; they must not happen later either.
+    pub undone: Vec<OpenId>,
+}
+
 /// A closed open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
@@ -222,17 +233,17 @@ pub enum MetaRequest {
         /// Whether a view sends the request: it uses the lease of a file's name, and caches a directory.
         view: bool,
     },
-    /// Attributes of an inode, without those parts of a directory's that other nodes have.
+    /// Attributes of an inode, without those parts of a directory's that other homes have.
     GetAttr {
         /// The inode.
         inode: InodeId,
     },
-    /// Times and counts of a directory, from a node with entries of it.
+    /// Times and counts of a directory, from a home with entries of it, or from all homes of a node together.
     DirStat {
         /// The directory.
         dir: InodeId,
     },
-    /// Entries after a cursor, in the order of [`DirOffset`].
+    /// Entries after a cursor, in the order of [`DirOffset`], from a home, or from all homes of a node together.
     ReadDir {
         /// The directory.
         dir: InodeId,
@@ -265,15 +276,13 @@ pub enum MetaRequest {
         /// The open.
         opener: Opener,
     },
-    /// Closes opens of a node. Sent again until the home replies.
+    /// Closes opens of a node. Sent again until the node that serves the homes replies.
     Close {
         /// The node.
         node: NodeId,
-        /// The opens.
-        opens: Vec<Closed>,
-        /// Opens for which the node got no reply; they must not happen later either.
-        undone: Vec<OpenId>,
-        /// Results of requests to holders of files of this home.
+        /// The closes, by home.
+        homes: Vec<Closes>,
+        /// Results of requests to holders of files of these homes.
         holder_outcomes: Vec<HolderOutcome>,
     },
     /// Moves inline content to units, so that the file can grow.
@@ -299,9 +308,9 @@ pub enum MetaRequest {
         /// The inode.
         inode: InodeId,
     },
-    /// A change of this node's metadata.
+    /// A change of names and inodes of one home.
     Execute(Command),
-    /// A change that may concern several nodes.
+    /// A change that may concern several homes.
     Names {
         /// The operation.
         operation: NameOperation,

@@ -16,8 +16,8 @@ use super::holders::{Holder, HolderOutcome};
 use super::lock::{Blocker, FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use super::measure::{Exchange, ExchangeReply};
 use super::meta::{
-    Closed, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node,
-    OpenId, Opener, RenameMode, Step, Target,
+    Closed, Closes, Command, DirEntry, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode,
+    Node, OpenId, Opener, RenameMode, Step, Target,
 };
 use super::pack::{PackReply, PackRequest};
 use super::region::{RegionReply, RegionRequest};
@@ -27,7 +27,7 @@ use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
 use crate::errno::{Errno, Fault};
 use crate::homes::HomeMap;
-use crate::ids::{DirOffset, Generation, InodeId, NodeId, OperationId, UnitId, View};
+use crate::ids::{DirOffset, Generation, HomeId, InodeId, NodeId, OperationId, UnitId, View};
 use crate::placement::Layout;
 use crate::receipt::{FileOutcome, FileReceipt, Receipt};
 use serde::{Serialize, de::DeserializeOwned};
@@ -43,7 +43,7 @@ const TARGET: Target = Target { inode: INODE, kind: FileKind::Symlink };
 /// Has more than seven bits, so that its encoding shows.
 const INODE: InodeId = InodeId(0x1_0203);
 const UNIT: UnitId = UnitId { inode: INODE, index: 130 };
-const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
+const OPERATION: OperationId = OperationId { home: HomeId(5), sequence: 129 };
 const STAMP: Stamp = Stamp { device: 1, inode: 2, size: 3, mtime: NOW, ctime: NOW };
 const STATE: CacheState =
     CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true, removing: false };
@@ -188,14 +188,17 @@ fn requests_to_the_metadata_service() {
         (
             MetaRequest::Close {
                 node: NODE,
-                opens: vec![
-                    Closed { open: OPENER.open, read: None },
-                    Closed { open: OpenId(5), read: Some(NOW) },
-                ],
-                undone: vec![OpenId(7)],
+                homes: vec![Closes {
+                    home: HomeId(5),
+                    opens: vec![
+                        Closed { open: OPENER.open, read: None },
+                        Closed { open: OpenId(5), read: Some(NOW) },
+                    ],
+                    undone: vec![OpenId(7)],
+                }],
                 holder_outcomes: vec![HOLDER_OUTCOME],
             },
-            "08c80102ac0200050103ac02010701838404c801ac0202",
+            "08c801010502ac0200050103ac02010701838404c801ac0202",
         ),
         (MetaRequest::Spill { inode: INODE }, "09838404"),
         (MetaRequest::Sync { durable: true }, "0a01"),
@@ -326,7 +329,7 @@ fn commands_of_the_metadata_service() {
                 finished: 128,
                 now: NOW,
             },
-            "07c8018101030701c801800103ac02",
+            "07058101030701c801800103ac02",
         ),
         (Command::SetDirTime { dir: INODE, sharded: true, changed: NOW }, "088384040103ac02"),
     ]);

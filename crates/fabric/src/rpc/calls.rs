@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::Request;
-use tameike_core::wire::call::{CALLS_MAX, CallId, RequestHeader};
+use tameike_core::wire::call::{CALLS_MAX, CallId, RequestHeader, Scope};
 use tameike_core::wire::codec::encode;
-use tameike_core::{MapEpoch, NodeId, Result};
+use tameike_core::{NodeId, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Payload;
 
@@ -22,7 +22,7 @@ const RETRY_TICKS: u32 = 1;
 pub(super) struct Call {
     request: Arc<Request>,
     payload: Option<Payload>,
-    map: Option<MapEpoch>,
+    scope: Scope,
     pub source: Option<(GrantId, u32)>,
     pub target: Option<GrantId>,
     accepts_location: bool,
@@ -35,7 +35,7 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        Attempt { request, payload, map, accepts_location }: Attempt,
+        Attempt { request, payload, scope, accepts_location }: Attempt,
         source: Option<(GrantId, u32)>,
         target: Option<GrantId>,
         resolver: Resolver<Result<Outcome>>,
@@ -43,7 +43,7 @@ impl Call {
         Self {
             request,
             payload,
-            map,
+            scope,
             source,
             target,
             accepts_location,
@@ -154,7 +154,7 @@ impl Calls {
             (
                 call.request.clone(),
                 call.payload.clone(),
-                RequestHeader { id, source, target, places: call.accepts_location, map: call.map },
+                RequestHeader { id, source, target, places: call.accepts_location, scope: call.scope },
             )
         };
         Some((encode(&(header, &*request)), payload))
@@ -238,7 +238,7 @@ mod tests {
     fn call() -> Call {
         let request = Arc::new(Request::Admin(AdminRequest::Status));
         Call::new(
-            Attempt { request, payload: None, map: None, accepts_location: false },
+            Attempt { request, payload: None, scope: Scope::Node, accepts_location: false },
             None,
             None,
             promise().0,

@@ -29,10 +29,10 @@ use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_core::wire::admin::AdminRequest;
-use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader};
+use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Scope};
 use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, HomeMap, MapEpoch, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeId, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::runtime::{Runtime, promise};
 use tameike_io::slab::{Frame, Payload, Pool};
@@ -100,9 +100,11 @@ impl Rpc for RpcNode {
         into: Option<Frame>,
     ) -> CallFuture {
         let inner = self.0.clone();
-        let called = inner.route(to).and_then(|(node, map)| match node == self.local() {
-            true => inner.serve(request, payload, into),
-            false => Ok(Box::pin(inner.clone().call(to, (node, map), request, payload, into)) as CallFuture),
+        let called = inner.route(to).and_then(|(node, scope)| match node == self.local() {
+            true => inner.serve(scope, request, payload, into),
+            false => {
+                Ok(Box::pin(inner.clone().call(to, (node, scope), request, payload, into)) as CallFuture)
+            }
         });
         called.unwrap_or_else(|fault| Box::pin(ready(Err(fault))))
     }
@@ -119,8 +121,7 @@ fn unless_fault(reply: Reply) -> Result<Reply> {
 struct Attempt {
     request: Arc<Request>,
     payload: Option<Payload>,
-    /// Epoch of the map under which the node was chosen for homes.
-    map: Option<MapEpoch>,
+    scope: Scope,
     /// The reply may carry a location, since the caller can read the peer's device.
     accepts_location: bool,
 }
@@ -188,16 +189,16 @@ impl Inner {
         self.attached.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent is still starting"))
     }
 
-    /// Chooses the node of a destination, with the epoch of the map if it depends on that.
-    fn route(&self, to: Destination) -> Result<(NodeId, Option<MapEpoch>)> {
+    /// Chooses the node of a destination.
+    fn route(&self, to: Destination) -> Result<(NodeId, Scope)> {
         match to {
-            Destination::Node(node) => Ok((node, None)),
+            Destination::Node(node) => Ok((node, Scope::Node)),
             Destination::Home(home) => {
                 let (node, epoch) = self.attached()?.cluster.route(home);
-                Ok((node, Some(epoch)))
+                Ok((node, Scope::Home(home, epoch)))
             }
             Destination::Primary(node, epoch) if self.attached()?.cluster.epoch() == epoch => {
-                Ok((node, Some(epoch)))
+                Ok((node, Scope::Homes(epoch)))
             }
             Destination::Primary(..) => Err(Errno::EREMCHG.into()),
         }
@@ -211,7 +212,7 @@ impl Inner {
     async fn call(
         self: Arc<Self>,
         to: Destination,
-        (mut node, mut map): (NodeId, Option<MapEpoch>),
+        (mut node, mut scope): (NodeId, Scope),
         request: Request,
         payload: Option<Payload>,
         mut into: Option<Frame>,
@@ -223,17 +224,17 @@ impl Inner {
             let attempt = Attempt {
                 request: request.clone(),
                 payload: payload.clone(),
-                map,
+                scope,
                 accepts_location: device.is_some(),
             };
             let outcome = self.clone().attempt(node, attempt, into.take()).await?;
             match (outcome.reply, outcome.payload, device) {
                 (Reply::OtherMap(other), ReplyPayload::Received(_, frame), _) => {
                     self.clone().exchange_maps(node, other).await?;
-                    (node, map) = self.route(to)?;
+                    (node, scope) = self.route(to)?;
                     into = frame;
                     if node == self.fabric.local() {
-                        return self.serve((*request).clone(), payload, into)?.await;
+                        return self.serve(scope, (*request).clone(), payload, into)?.await;
                     }
                 }
                 (reply, ReplyPayload::Received(payload, _), _) => return Ok(Answer { reply, payload }),
@@ -253,8 +254,15 @@ impl Inner {
     }
 
     /// Serves a call of this agent itself. Runs synchronously up to the first wait.
-    fn serve(&self, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Result<CallFuture> {
-        let served = self.attached()?.service.serve(self.fabric.local(), request, payload, into.into());
+    fn serve(
+        &self,
+        scope: Scope,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> Result<CallFuture> {
+        let (service, from) = (&self.attached()?.service, self.fabric.local());
+        let served = service.serve(from, scope.home(), request, payload, into.into());
         Ok(Box::pin(async move {
             let (reply, carried) = served.await;
             Ok(Answer { reply: unless_fault(reply)?, payload: carried.payload() })
@@ -270,7 +278,7 @@ impl Inner {
         }
         if other.epoch < own.epoch {
             let request = Arc::new(Request::Admin(AdminRequest::Map((*own).clone())));
-            let attempt = Attempt { request, payload: None, map: None, accepts_location: false };
+            let attempt = Attempt { request, payload: None, scope: Scope::Node, accepts_location: false };
             return self.clone().attempt(node, attempt, None).await.map(drop);
         }
         // False if another call has brought it, or a newer one.
@@ -280,7 +288,7 @@ impl Inner {
 
     /// Performs one call, including its resends.
     async fn attempt(self: Arc<Self>, to: NodeId, attempt: Attempt, into: Option<Frame>) -> Result<Outcome> {
-        let Attempt { request, payload, map, accepts_location } = attempt;
+        let Attempt { request, payload, scope, accepts_location } = attempt;
         let inline_max = self.fabric.inline_max();
         let into = match into {
             // The peer can send a large payload only into a frame.
@@ -294,7 +302,7 @@ impl Inner {
         let source = large.map(|payload| (self.fabric.grant_read(payload.clone()), payload.len() as u32));
         let payload = payload.filter(|_| source.is_none());
         let (resolver, promise) = promise();
-        let call = Call::new(Attempt { request, payload, map, accepts_location }, source, target, resolver);
+        let call = Call::new(Attempt { request, payload, scope, accepts_location }, source, target, resolver);
         let id = self.calls.insert(to, call).map_err(|call| {
             self.revoke(&call);
             Fault::new(Errno::EAGAIN, format!("too many calls to {to} are pending"))

@@ -33,13 +33,18 @@ impl Serving {
         };
         let read_only = request.is_read_only();
         match self.inner.attached() {
-            Ok(Attached { cluster, .. }) if self.header.map.is_some_and(|epoch| epoch != cluster.epoch()) => {
+            Ok(Attached { cluster, .. })
+                if self.header.scope.epoch().is_some_and(|epoch| epoch != cluster.epoch()) =>
+            {
                 let own = cluster.map();
                 self.refuse_map(own).await;
             }
             Ok(attached) => {
                 let target = if self.header.places { Target::AnyOrLocation } else { Target::Any };
-                let (reply, carried) = attached.service.serve(self.from, request, payload, target).await;
+                let (reply, carried) = attached
+                    .service
+                    .serve(self.from, self.header.scope.home(), request, payload, target)
+                    .await;
                 self.answer(read_only, reply, carried).await;
             }
             Err(fault) => self.refuse(fault).await,

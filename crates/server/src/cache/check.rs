@@ -14,7 +14,7 @@ use tameike_core::wire::codec;
 use tameike_core::wire::unit::UnitDigest;
 use tameike_core::{InodeId, Result};
 use tameike_store::check::{Dirty, Findings, Loss, Part};
-use tameike_store::table::{Table, for_each, prefix};
+use tameike_store::table::{ReadTable, for_each, prefix};
 
 /// Length of a digest's key: two letters, inode, unit.
 const DIGEST_KEY_SIZE: usize = 18;
@@ -30,7 +30,7 @@ fn inode_at(key: &[u8]) -> Option<InodeId> {
 }
 
 /// Path of a file relative to the shared directory, if the store knows it.
-pub fn path(table: &dyn Table, inode: InodeId) -> Option<String> {
+pub fn path(table: &dyn ReadTable, inode: InodeId) -> Option<String> {
     let value = table.get(&file_key(inode)).ok()??;
     match decode_record(&value) {
         Ok(record) => Some(record.shown_path()),
@@ -39,7 +39,7 @@ pub fn path(table: &dyn Table, inode: InodeId) -> Option<String> {
 }
 
 /// Path of a file whose record is damaged, from the path index.
-fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
+fn path_by_index(table: &dyn ReadTable, inode: InodeId) -> Option<String> {
     let mut found = None;
     for_each(table, prefix::CACHE, |key, _| {
         if let Some((path, of)) = paths::split(key)
@@ -54,7 +54,7 @@ fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
 }
 
 /// Checks the journal. `dirty` lists the files with dirty bytes in the store.
-pub fn examine(table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
+pub fn examine(table: &dyn ReadTable, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
     let mut journal = Examined { records: BTreeMap::new(), damaged: BTreeSet::new() };
     journal.read_records(table, findings)?;
     journal.examine_paths(table, findings)?;
@@ -73,7 +73,7 @@ struct Examined {
 }
 
 impl Examined {
-    fn read_records(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    fn read_records(&mut self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         for_each(table, prefix::CACHE, |key, value| {
             let inode = inode_at(key).filter(|_| key.len() == FILE_KEY_SIZE);
             match (key.get(1), inode) {
@@ -109,7 +109,7 @@ impl Examined {
     }
 
     /// Checks that the path index has a key for each path of each record, and no other keys.
-    fn examine_paths(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    fn examine_paths(&self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         let (mut stale, mut missing) = (0, 0);
         for_each(table, prefix::CACHE, |key, _| {
             if let Some((path, inode)) = paths::split(key) {
@@ -141,7 +141,7 @@ impl Examined {
     }
 
     /// Checks the digests. Without its digest, a flushed unit cannot be verified; its bytes are on the shared file system.
-    fn examine_digests(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    fn examine_digests(&self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         let mut orphaned = 0;
         let mut unverifiable = BTreeMap::<InodeId, Vec<Loss>>::new();
         for_each(table, prefix::CACHE, |key, value| {
@@ -178,7 +178,7 @@ impl Examined {
     }
 
     /// Reports dirty bytes without a record as lost, and removes them.
-    fn lose_units(&self, table: &dyn Table, dirty: Dirty, findings: &mut Findings) {
+    fn lose_units(&self, table: &dyn ReadTable, dirty: Dirty, findings: &mut Findings) {
         if !self.damaged.contains(&dirty.inode) {
             let path = path_by_index(table, dirty.inode);
             let name = path.clone().unwrap_or_else(|| format!("a file ({}) of unknown path", dirty.inode));

@@ -1,4 +1,4 @@
-//! Inode allocation: the number of a new inode, which for a directory also selects the node of its entries
+//! Inode allocation: the number of a new inode, which for a directory also selects the home of its entries
 //! ([decision 0009](../../../../docs/decisions/0009-hash-placed-directory-entries.md)).
 
 use parking_lot::Mutex;
@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::{DIRECTORY_MAKERS_MAX, LOCAL_SUBDIRECTORIES_MAX};
 use tameike_core::wire::meta::EntryName;
-use tameike_core::{Cluster, InodeId, NodeId};
+use tameike_core::{Cluster, HomeId, InodeId, NodeId};
 use tameike_store::meta::new_inode_id;
 
 /// Numbers to try for a directory, per node with a device. None of them selects the wanted node once in 3000 directories.
 const DRAWS_PER_NODE: usize = 8;
-/// Part of an incarnation's 2^32 numbers after which the allocator no longer selects nodes, since that uses up many numbers.
+/// Numbers to try at least, for the home of the parent. None of them selects that once in 3000 directories of a job with 64 homes.
+const DRAWS_MIN: usize = 512;
+/// Part of an incarnation's 2^32 numbers after which the allocator no longer selects homes, since that uses up many numbers.
 const SELECTED_BEFORE: u64 = 1 << 31;
 
 /// Allocates inode numbers.
@@ -32,13 +34,14 @@ impl InodeAllocator {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Allocates a number for a directory that `maker` creates. The first directories that a node creates in a parent get their entries on
-    /// the maker's device node; others on any node.
+    /// Allocates a number for a directory that `maker` creates at `home`. The first directories that a node creates in a parent get their
+    /// entries on the maker's device node, and there at the home of their own entry if it serves that: then renames and removals
+    /// concern one home. Others get them anywhere.
     pub(super) fn next_directory(
         &self,
         cluster: &Cluster,
-        entry: &EntryName,
-        sharded: bool,
+        home: HomeId,
+        (entry, sharded): (&EntryName, bool),
         maker: NodeId,
     ) -> u64 {
         let mut number = self.next();
@@ -46,15 +49,25 @@ impl InodeAllocator {
             return number;
         }
         let (map, wanted) = (cluster.map(), cluster.device_of(maker));
-        for _ in 0..DRAWS_PER_NODE * cluster.device_nodes().len() {
-            if number - self.first >= SELECTED_BEFORE
-                || map.primary(cluster.children_home(new_inode_id(entry, sharded, number))) == wanted
-            {
+        let is_served = map.primary(home) == wanted;
+        let mut on_node = None;
+        for _ in 0..DRAWS_MIN.max(DRAWS_PER_NODE * cluster.device_nodes().len()) {
+            if number - self.first >= SELECTED_BEFORE {
                 break;
+            }
+            let drawn = cluster.children_home(new_inode_id(entry, sharded, number));
+            if drawn == home && is_served {
+                return number;
+            }
+            if map.primary(drawn) == wanted {
+                on_node.get_or_insert(number);
+                if !is_served {
+                    break;
+                }
             }
             number = self.next();
         }
-        number
+        on_node.unwrap_or(number)
     }
 
     fn is_near(&self, parent: InodeId, maker: NodeId) -> bool {
@@ -76,6 +89,7 @@ impl InodeAllocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use tameike_core::{JobId, NodeInfo, Slot};
 
     const FIRST: u64 = 3 << 32;
@@ -95,20 +109,22 @@ mod tests {
         EntryName { dir: parent, name: b"new".to_vec() }
     }
 
-    /// Returns the homes of entries of `count` directories that `maker` creates in `parent`.
+    /// Returns the home of a new entry of `parent`, and the homes of entries of `count` directories that `maker` creates there.
     fn homes(
         allocator: &InodeAllocator,
         cluster: &Cluster,
         (parent, sharded): (InodeId, bool),
         maker: u32,
         count: u32,
-    ) -> Vec<NodeId> {
+    ) -> (HomeId, Vec<HomeId>) {
+        let entry = entry(parent);
+        let home = cluster.entry_home(parent, entry.offset(), sharded);
         let make = |_| {
-            let number = allocator.next_directory(cluster, &entry(parent), sharded, NodeId(maker));
+            let number = allocator.next_directory(cluster, home, (&entry, sharded), NodeId(maker));
             allocator.made_directory(parent, NodeId(maker));
-            cluster.primary(cluster.children_home(new_inode_id(&entry(parent), sharded, number)))
+            cluster.children_home(new_inode_id(&entry, sharded, number))
         };
-        (0..count).map(make).collect()
+        (home, (0..count).map(make).collect())
     }
 
     #[test]
@@ -116,9 +132,15 @@ mod tests {
         let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 16]));
         for (parent, sharded) in [(InodeId::ROOT, false), (InodeId::in_slot(Slot(7), 9), true)] {
             for maker in [5, 0] {
-                let near = homes(&allocator, &cluster, (parent, sharded), maker, LOCAL_SUBDIRECTORIES_MAX);
-                assert!(near.iter().all(|&home| home == NodeId(maker)), "{near:?}");
-                let mut others = homes(&allocator, &cluster, (parent, sharded), maker, 100);
+                let (home, near) =
+                    homes(&allocator, &cluster, (parent, sharded), maker, LOCAL_SUBDIRECTORIES_MAX);
+                assert!(near.iter().all(|&near| cluster.primary(near) == NodeId(maker)), "{near:?}");
+                let at_parent = near.iter().filter(|&&near| near == home).count();
+                match cluster.primary(home) == NodeId(maker) {
+                    true => assert!(at_parent > near.len() / 2, "{near:?}"),
+                    false => assert!(at_parent == 0 && near.iter().collect::<BTreeSet<_>>().len() > 4),
+                }
+                let (_, mut others) = homes(&allocator, &cluster, (parent, sharded), maker, 100);
                 others.sort_unstable();
                 others.dedup();
                 assert!(others.len() > 10, "{others:?}");
@@ -129,8 +151,8 @@ mod tests {
     #[test]
     fn a_node_without_a_device_uses_its_device_node() {
         let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true, false, true, false]));
-        let near = homes(&allocator, &cluster, (InodeId::ROOT, false), 3, 20);
-        assert_eq!(near, vec![cluster.device_of(NodeId(3)); 20]);
+        let (_, near) = homes(&allocator, &cluster, (InodeId::ROOT, false), 3, 20);
+        assert!(near.iter().all(|&near| cluster.primary(near) == cluster.device_of(NodeId(3))), "{near:?}");
     }
 
     #[test]
@@ -138,7 +160,7 @@ mod tests {
         let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 64]));
         allocator.next.store(FIRST + SELECTED_BEFORE, Ordering::Relaxed);
         for _ in 0..50 {
-            allocator.next_directory(&cluster, &entry(InodeId::ROOT), false, NodeId(1));
+            allocator.next_directory(&cluster, HomeId(1), (&entry(InodeId::ROOT), false), NodeId(1));
         }
         assert_eq!(allocator.next(), FIRST + SELECTED_BEFORE + 50);
     }

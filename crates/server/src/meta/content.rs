@@ -7,9 +7,9 @@ use tameike_core::limits::INLINE_SIZE_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{
-    Attr, Errno, Fault, FileKind, Generation, InodeId, MapEpoch, NodeId, Result, Timestamp, UnitId,
+    Attr, Errno, Fault, FileKind, Generation, HomeId, InodeId, MapEpoch, NodeId, Result, Timestamp, UnitId,
 };
-use tameike_fabric::Destination;
+use tameike_fabric::{Destination, join_calls, under_one_map};
 use tameike_io::Payload;
 use tameike_io::os::runtime::{Promise, promise};
 use tameike_store::meta::record::{InodeRecord, Truncation};
@@ -30,9 +30,9 @@ impl MetaService {
             for &(inode, truncation) in &applied.truncations {
                 self.truncate_units(inode, truncation).await?;
             }
-            return changed(self.parts.node, applied.outcome);
+            return changed(self.home, applied.outcome);
         }
-        let reply = changed(self.parts.node, self.execute(&record)?.outcome)?;
+        let reply = changed(self.home, self.execute(&record)?.outcome)?;
         if let (true, MetaReply::Node(node)) = (sets_mtime, &reply)
             && node.attr.kind == FileKind::Directory
         {
@@ -53,7 +53,7 @@ impl MetaService {
         };
         match applied.outcome {
             Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
-            other => Err(unexpected(self.parts.node, &other)),
+            other => Err(unexpected(self.home, &other)),
         }
     }
 
@@ -68,12 +68,7 @@ impl MetaService {
         }
     }
 
-    /// Raises the generation of a file after another service has changed its units. When it returns, no lease covers the
-    /// generation before.
-    ///
-    /// # Errors
-    /// `ENOENT` if the file was removed; `EINVAL` if its content is inline.
-    pub async fn content_changed(&self, inode: InodeId) -> Result<()> {
+    pub(super) async fn content_changed(&self, inode: InodeId) -> Result<()> {
         self.check_inode(inode)?;
         self.parts.ledger.wait_for_space().await?;
         let now = self.parts.runtime.now();
@@ -90,19 +85,22 @@ impl MetaService {
     }
 
     fn is_inline(&self, inode: InodeId) -> Result<bool> {
-        let record = self.parts.ledger.read(|names| table::inode(names, inode))?;
+        let record = self.query(|names| table::inode(names, inode))?;
         Ok(record.is_some_and(|record| record.inline))
     }
 
-    /// Sends an mtime that a program set to all nodes with entries of the directory, since readers take the latest time of all.
+    /// Sends an mtime that a program set to all homes with entries of the directory, since readers take the latest time of all.
     async fn spread_dir_time(&self, dir: InodeId, changed: Timestamp) -> Result<()> {
         let cluster = &self.parts.cluster;
-        let home = cluster.primary(cluster.children_home(dir));
+        let home = cluster.children_home(dir);
         let request = |sharded| MetaRequest::Execute(Command::SetDirTime { dir, sharded, changed });
         if let MetaReply::Sharding { sharded: true } = self.ask(home, request(false)).await? {
-            for &node in cluster.map().nodes() {
-                self.ask(node, request(true)).await?;
-            }
+            let spread = under_one_map(cluster, |map| {
+                let nodes = map.nodes().to_vec().into_iter();
+                let to_node = move |node| self.ask(Destination::Primary(node, map.epoch), request(true));
+                join_calls(nodes.map(to_node))
+            });
+            spread.await?;
         }
         Ok(())
     }
@@ -111,11 +109,7 @@ impl MetaService {
         Ok(MetaReply::Node(Node::of(self.move_to_units(inode).await?)))
     }
 
-    /// Moves inline content to a unit, so that other services can change it there.
-    ///
-    /// # Errors
-    /// `ENOENT` if the file was removed; `EINVAL` if it is no regular file; `EHOSTDOWN`, `ENOSPC`.
-    pub async fn move_to_units(&self, inode: InodeId) -> Result<Attr> {
+    pub(super) async fn move_to_units(&self, inode: InodeId) -> Result<Attr> {
         self.check_inode(inode)?;
         let _guard = self.contents.hold(inode).await;
         self.spill_locked(inode).await
@@ -123,7 +117,7 @@ impl MetaService {
 
     async fn spill_locked(&self, inode: InodeId) -> Result<Attr> {
         loop {
-            let (record, content, was_tried) = self.parts.ledger.read(|names| {
+            let (record, content, was_tried) = self.query(|names| {
                 let record = table::inode(names, inode)?.ok_or(Errno::ENOENT)?;
                 let was_tried = table::truncation(names, inode)?.is_some();
                 Ok((record, table::content(names, inode)?, was_tried))
@@ -236,9 +230,9 @@ fn truncation_pending(inode: InodeId, Truncation { size, .. }: Truncation, fault
     ))
 }
 
-fn changed(node: NodeId, outcome: Outcome) -> Result<MetaReply> {
+fn changed(home: HomeId, outcome: Outcome) -> Result<MetaReply> {
     match outcome {
         Outcome::Changed { attr } => Ok(MetaReply::Node(Node::of(attr))),
-        other => Err(unexpected(node, &other)),
+        other => Err(unexpected(home, &other)),
     }
 }

@@ -1,8 +1,9 @@
-//! The metadata service of a node: names and inodes of the slots that the node owns.
+//! The metadata services of a node, one for each home that the node serves: names and inodes of the slots of the home.
 //!
-//! A request that concerns only this node takes one logged change or one read. A change on several nodes is planned (`plan`) and
-//! executed as a logged operation (`operation`), which [`MetaService::recover`] completes after a crash. Requests for a name that a
-//! pending operation changes, or in a directory that is being sharded, wait for it.
+//! [`MetaServices`] passes a request to the service of its home, or to those of all homes of the node. A request that concerns only one
+//! home takes one logged change or one read. A change at several homes, which may be on one node, is planned (`plan`) and executed as a
+//! logged operation (`operation`), which [`MetaServices::recover`] completes after a crash. Requests for a name that a pending operation
+//! changes, or in a directory that is being sharded, wait for it.
 //!
 //! The service stores no file data: it sends truncations to the homes of units, and writes one unit when inline content outgrows the
 //! inode. It does not check permissions; the frontend does, from the attributes.
@@ -15,11 +16,14 @@ mod plan;
 mod query;
 mod recovery;
 mod revocation;
+mod services;
 mod sharding;
 mod single;
 mod state;
 #[cfg(test)]
 pub(crate) mod tests;
+
+pub use services::MetaServices;
 
 use crate::holders::CacheTable;
 use allocation::InodeAllocator;
@@ -31,14 +35,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::wire::{Reply, Request, codec};
+use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, DirOffset, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
 use tameike_fabric::{Destination, Rpc};
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::locks::Locks;
 use tameike_store::meta::record::{Intent, Share, Truncation};
-use tameike_store::meta::{Applied, LogCommand, Outcome, apply, query as table};
+use tameike_store::meta::{Applied, LogCommand, Outcome, apply, log_record, query as table};
+use tameike_store::table::{HomeTable, ReadTable};
 use tameike_store::{Ledger, RecordKind};
 
 /// How long a request waits for a name that a pending operation changes.
@@ -48,7 +53,7 @@ const BUSY_TIME_LIMIT: Duration = Duration::from_secs(30);
 const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
 const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The parts that the service needs.
+/// The parts that the services need.
 pub struct MetaParts {
     /// Clock, random numbers and tasks.
     pub runtime: Runtime,
@@ -68,9 +73,10 @@ pub struct MetaParts {
     pub holders: Arc<CacheTable>,
 }
 
-/// The metadata service of one node.
-pub struct MetaService {
-    parts: MetaParts,
+/// The metadata service of one home.
+struct MetaService {
+    home: HomeId,
+    parts: Arc<MetaParts>,
     /// This service, for tasks that outlive a request.
     this: Weak<Self>,
     state: Mutex<State>,
@@ -87,13 +93,18 @@ pub struct MetaService {
 type Unfinished = (Vec<(InodeId, Truncation)>, Vec<InodeId>);
 
 impl MetaService {
-    /// Starts the service on a ledger that has replayed its log. It can serve requests at once; [`Self::recover`] must run
+    /// Starts the service of a home on a ledger that has replayed its log. It can serve requests at once; [`Self::recover`] must run
     /// concurrently as soon as peers are reachable.
-    pub async fn open(parts: MetaParts) -> Result<Arc<Self>> {
-        let incarnation = Self::start(&parts)?;
+    fn open(home: HomeId, parts: Arc<MetaParts>) -> Result<Arc<Self>> {
+        let incarnation = Self::start(home, &parts)?;
         let first = u64::from(incarnation) << 32;
         let mut state = State::new(first);
-        for (sequence, intent) in parts.ledger.read(table::intents)? {
+        let (intents, unfinished, inodes) = parts.ledger.read(|names| {
+            let names = &HomeTable::new(home, names);
+            let unfinished = (table::truncations(names)?, table::orphans(names)?);
+            Ok((table::intents(names)?, unfinished, table::count_inodes(names)?.map(AtomicU64::new)))
+        })?;
+        for (sequence, intent) in intents {
             state.resume(sequence);
             match intent {
                 Intent::Open { busy: Some(name), .. } => state.make_busy(name),
@@ -101,11 +112,8 @@ impl MetaService {
                 Intent::Open { busy: None, .. } | Intent::Decided { .. } => (),
             }
         }
-        let unfinished =
-            parts.ledger.read(|names| Ok((table::truncations(names)?, table::orphans(names)?)))?;
-        let inodes = parts.ledger.read(table::count_inodes)?.map(AtomicU64::new);
-        parts.ledger.sync(false).await?;
         Ok(Arc::new_cyclic(|this| Self {
+            home,
             parts,
             this: this.clone(),
             state: Mutex::new(state),
@@ -117,53 +125,39 @@ impl MetaService {
         }))
     }
 
-    fn start(parts: &MetaParts) -> Result<u16> {
+    fn start(home: HomeId, parts: &MetaParts) -> Result<u16> {
         let cluster = &parts.cluster;
-        let root =
-            Some(InodeId::ROOT).filter(|&root| cluster.primary(cluster.inode_home(root)) == parts.node);
+        let root = Some(InodeId::ROOT).filter(|&root| cluster.inode_home(root) == home);
         let owners = cluster.nodes().iter().map(|info| info.id);
-        let local = owners.filter(|&owner| cluster.primary(cluster.home_at(owner)) == parts.node);
+        let local = owners.filter(|&owner| cluster.home_at(owner) == home);
         let local = local.map(|owner| InodeId::local_root(owner, cluster.device_of(owner)));
         let roots = root.into_iter().chain(local).collect();
+        let pinned = cluster.device_nodes().iter().copied();
+        let pinned = pinned.filter(|&node| cluster.home_at(node) == home).collect();
+        let share = Share { home, count: cluster.map().count() as u32, pinned };
         let (uid, gid) = parts.owner;
-        let share = share(cluster, parts.node);
         let command = LogCommand::Start { roots, share, uid, gid, now: parts.runtime.now() };
-        match execute(&parts.ledger, &command)?.outcome {
+        match execute(&parts.ledger, home, &command)?.outcome {
             Outcome::Started { incarnation } => Ok(incarnation),
             other => Err(Fault::io(format!("unexpected result of the start record: {other:?}"))),
         }
     }
 
-    /// Serves a request.
-    ///
-    /// # Errors
-    /// - The POSIX errno of the call.
-    /// - `EPROTO` if this node does not own the name or inode.
-    /// - `EHOSTDOWN` if a node of the operation cannot be reached.
-    /// - `ETIMEDOUT` if a pending operation blocks the name; it completes once its nodes are reachable.
-    pub async fn serve(&self, from: NodeId, request: MetaRequest) -> Result<MetaReply> {
+    async fn serve(&self, from: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match request {
             MetaRequest::Lookup { entry, sharded, view } => {
                 self.lookup(&entry, sharded, view.then_some(from)).await
             }
             MetaRequest::GetAttr { inode } => self.get_attr(inode, from),
             MetaRequest::GetContent { inode } => self.get_content(inode),
-            MetaRequest::DirStat { dir } => self.dir_stat(dir).await,
+            MetaRequest::DirStat { dir } => self.dir_stat(dir).await.map(MetaReply::DirStat),
             MetaRequest::ReadDir { dir, after, limit, sharded } => {
                 self.read_dir(dir, after, limit, sharded).await
             }
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
-            MetaRequest::Close { node, opens, undone, holder_outcomes } => {
-                self.parts.holders.add_outcomes(&holder_outcomes);
-                self.close(node, &opens, &undone).await
-            }
             MetaRequest::Spill { inode } => self.spill(inode).await,
-            MetaRequest::Sync { durable } => {
-                self.parts.ledger.sync(durable).await?;
-                Ok(MetaReply::Done)
-            }
             MetaRequest::GetXattr { inode, name } => self.get_xattr(inode, &name),
             MetaRequest::ListXattr { inode } => self.list_xattr(inode),
             MetaRequest::Execute(command) => {
@@ -179,6 +173,7 @@ impl MetaService {
                 self.parts.ledger.wait_for_space().await?;
                 self.names(operation, sharded, from, now).await
             }
+            MetaRequest::Close { .. } | MetaRequest::Sync { .. } => Err(self.misrouted("all homes")),
         }
     }
 
@@ -210,7 +205,7 @@ impl MetaService {
 
     /// Logs and applies a command. The caller locks the state for commands that change names or links.
     fn execute(&self, command: &LogCommand) -> Result<Applied> {
-        let applied = execute(&self.parts.ledger, command)?;
+        let applied = execute(&self.parts.ledger, self.home, command)?;
         for (count, change) in self.inodes.iter().zip(applied.inodes) {
             if change != 0 {
                 count.fetch_add(change as u64, Ordering::Relaxed);
@@ -219,9 +214,9 @@ impl MetaService {
         Ok(applied)
     }
 
-    /// Returns the number of inodes of a view on this node.
-    pub fn inodes(&self, view: View) -> u64 {
-        self.inodes[view.index()].load(Ordering::Relaxed)
+    /// Runs `query` on the records of the home, as [`Ledger::read`].
+    fn query<T>(&self, query: impl FnOnce(&dyn ReadTable) -> Result<T>) -> Result<T> {
+        self.parts.ledger.read(|table| query(&HomeTable::new(self.home, table)))
     }
 
     /// Starts the tasks that a change requires: truncations of units, and sharding.
@@ -274,14 +269,16 @@ impl MetaService {
         })
     }
 
-    fn check_inode(&self, inode: InodeId) -> Result<()> {
-        if self.serves(self.parts.cluster.inode_home(inode)) {
-            return Ok(());
-        }
-        Err(self.misrouted(format_args!("{inode}")))
+    /// The home that has an inode's record.
+    fn home_of(&self, inode: InodeId) -> HomeId {
+        self.parts.cluster.inode_home(inode)
     }
 
-    /// Returns whether `dir` is sharded (`sharded`), if this node knows that the sender is wrong about it.
+    fn check_inode(&self, inode: InodeId) -> Result<()> {
+        if self.home_of(inode) == self.home { Ok(()) } else { Err(self.misrouted(inode)) }
+    }
+
+    /// Returns whether `dir` is sharded (`sharded`), if this home knows that the sender is wrong about it.
     fn correct_sharding(
         &self,
         dir: InodeId,
@@ -289,42 +286,32 @@ impl MetaService {
         sharded: bool,
     ) -> Result<Option<bool>> {
         let cluster = &self.parts.cluster;
-        let is_home = self.serves(cluster.children_home(dir));
+        let is_home = cluster.children_home(dir) == self.home;
         if is_home {
-            let known = self.parts.ledger.read(|names| table::directory(names, dir))?;
+            let known = self.query(|names| table::directory(names, dir))?;
             let is_sharded = known.is_some_and(|children| children.sharded);
             if is_sharded != sharded {
                 return Ok(Some(is_sharded));
             }
         }
         let right = match offset {
-            Some(offset) => self.serves(cluster.entry_home(dir, offset, sharded)),
+            Some(offset) => cluster.entry_home(dir, offset, sharded) == self.home,
             None => is_home || sharded && dir.pinned_node().is_none(),
         };
         if right { Ok(None) } else { Err(self.misrouted(format_args!("entries of directory {dir}"))) }
     }
 
-    /// Whether this node serves a home.
-    fn serves(&self, home: HomeId) -> bool {
-        self.parts.cluster.primary(home) == self.parts.node
+    fn misrouted(&self, what: impl std::fmt::Display) -> Fault {
+        Fault::new(Errno::EPROTO, format!("{} got a request for {what}, which it does not have", self.home))
     }
 
-    fn misrouted(&self, what: std::fmt::Arguments<'_>) -> Fault {
-        Fault::new(
-            Errno::EPROTO,
-            format!("{} got a request for {what}, which it does not own", self.parts.node),
-        )
-    }
-
-    /// Sends a request to the metadata service of a node, which may be this one.
-    fn ask(&self, node: NodeId, request: MetaRequest) -> BoxFuture<'_, Result<MetaReply>> {
+    /// Sends a request to the metadata service of a home, which may be this one, or to those of all homes of a node.
+    fn ask(&self, to: impl Into<Destination>, request: MetaRequest) -> BoxFuture<'_, Result<MetaReply>> {
+        let to = to.into();
         Box::pin(async move {
-            if node == self.parts.node {
-                return self.serve(node, request).await;
-            }
-            match self.call(node.into(), Request::Meta(request), None).await? {
+            match self.call(to, Request::Meta(request), None).await? {
                 Reply::Meta(reply) => Ok(reply),
-                other => Err(unexpected(node, &other)),
+                other => Err(unexpected(to, &other)),
             }
         })
     }
@@ -343,16 +330,6 @@ impl MetaService {
     }
 }
 
-/// Returns the homes that `node` serves; `None` if it serves none.
-fn share(cluster: &Cluster, node: NodeId) -> Option<Share> {
-    let map = cluster.map();
-    let all = (0..map.count()).map(|home| HomeId(home as u16));
-    let homes: Vec<_> = all.filter(|&home| map.primary(home) == node).collect();
-    let pinned = cluster.device_nodes().iter().copied();
-    let pinned = pinned.filter(|&other| map.primary(cluster.home_at(other)) == node).collect();
-    (!homes.is_empty()).then(|| Share { node, homes, count: map.count() as u32, pinned })
-}
-
 /// Sleeps without keeping the service alive, and doubles the pause.
 async fn back_off(service: Arc<MetaService>, pause: &mut Duration) {
     let sleep = service.parts.runtime.sleep(*pause);
@@ -361,9 +338,9 @@ async fn back_off(service: Arc<MetaService>, pause: &mut Duration) {
     *pause = (*pause * 2).min(RETRY_TIME_MAX);
 }
 
-fn execute(ledger: &Ledger, command: &LogCommand) -> Result<Applied> {
-    let body = codec::encode(command)?;
-    ledger.execute(RecordKind::Names, &body, |names| apply(names, command))
+fn execute(ledger: &Ledger, home: HomeId, command: &LogCommand) -> Result<Applied> {
+    let record = log_record(home, command)?;
+    ledger.execute(RecordKind::Names, &record, |names| apply(&mut HomeTable::new(home, names), command))
 }
 
 fn unexpected(from: impl Into<Destination>, reply: &(impl std::fmt::Debug + ?Sized)) -> Fault {

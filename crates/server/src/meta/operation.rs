@@ -1,8 +1,8 @@
-//! Executes planned operations across nodes.
+//! Executes planned operations across homes.
 //!
 //! The order of events makes every crash harmless:
 //! 1. The intent is persisted before the coordinator sends the first step.
-//! 2. Each node persists its step before it replies.
+//! 2. Each home persists its step before it replies.
 //! 3. The decision is one logged change, persisted before the coordinator sends the steps that follow from it.
 //!
 //! Recovery undoes an operation without a decision, and completes one with a decision.
@@ -14,7 +14,7 @@ use super::recovery::Resolution;
 use super::single::is_busy;
 use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
-use tameike_core::{Errno, Fault, NodeId, OperationId, Result, Timestamp};
+use tameike_core::{Errno, Fault, HomeId, NodeId, OperationId, Result, Timestamp};
 use tameike_io::os::runtime::promise;
 use tameike_store::meta::LogCommand;
 use tameike_store::meta::record::{Decision, Intent, PlacedStep};
@@ -26,7 +26,7 @@ const CONFLICT_TIME_MAX: Duration = Duration::from_millis(100);
 const CONFLICTS_MAX: u32 = 200;
 
 enum Prepared {
-    /// This node must decide the operation.
+    /// This home must decide the operation.
     Undecided,
     /// The reply to the commit step was lost, but recovery found it applied and completed the operation.
     Completed,
@@ -38,7 +38,7 @@ struct Unprepared {
     applied: bool,
 }
 
-/// An operation with steps on other nodes, while it runs.
+/// An operation with steps at other homes, while it runs.
 struct Running {
     sequence: u64,
     plan: Plan,
@@ -81,7 +81,7 @@ impl MetaService {
     }
 
     fn operation(&self, sequence: u64) -> OperationId {
-        OperationId { node: self.parts.node, sequence }
+        OperationId { home: self.home, sequence }
     }
 
     async fn run(&self, plan: Plan, by: NodeId, now: Timestamp) -> Result<()> {
@@ -90,7 +90,7 @@ impl MetaService {
         let before = plan.prepare.len() as u32;
         let placed = plan.redo.iter().zip(before + 1..);
         let redo =
-            placed.map(|((node, step), number)| PlacedStep { node: *node, number, step: step.clone() });
+            placed.map(|((home, step), number)| PlacedStep { home: *home, number, step: step.clone() });
         let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
         if plan.prepare.is_empty() && plan.commit.is_none() && decision.redo.is_empty() {
             let decided = self.decide(sequence, &decision, None, Some(by), now);
@@ -126,17 +126,17 @@ impl MetaService {
         Ok(())
     }
 
-    /// Moves steps on this node into the decision where possible.
+    /// Moves steps at this home into the decision where possible.
     fn move_to_decision(&self, mut plan: Plan) -> Plan {
-        let here = |node: &NodeId| *node == self.parts.node;
+        let here = |home: &HomeId| *home == self.home;
         if plan.commit.is_none() {
             let (home, away): (Vec<_>, Vec<_>) =
-                plan.prepare.into_iter().partition(|(node, step)| here(node) && *step != Step::LockTree);
+                plan.prepare.into_iter().partition(|(home, step)| here(home) && *step != Step::LockTree);
             plan.prepare = away;
             plan.local.splice(0..0, home.into_iter().map(|(_, step)| step));
         }
         let (home, away): (Vec<_>, Vec<_>) =
-            plan.redo.into_iter().partition(|(node, step)| here(node) && *step != Step::UnlockTree);
+            plan.redo.into_iter().partition(|(home, step)| here(home) && *step != Step::UnlockTree);
         plan.redo = away;
         plan.local.extend(home.into_iter().map(|(_, step)| step));
         plan
@@ -145,9 +145,9 @@ impl MetaService {
     /// Logs the intent and executes all steps before the decision. On an error, undoes everything, now or once the nodes are reachable.
     async fn prepare(&self, running: &Running) -> Result<Prepared> {
         let &Running { sequence, ref plan, ref decision, by, .. } = running;
-        let prepared = plan.prepare.iter().zip(0..).map(|((node, _), number)| (*node, number)).collect();
+        let prepared = plan.prepare.iter().zip(0..).map(|((home, _), number)| (*home, number)).collect();
         let number = plan.prepare.len() as u32;
-        let commit = plan.commit.as_ref().map(|(node, _)| (*node, number));
+        let commit = plan.commit.as_ref().map(|(home, _)| (*home, number));
         let intent = Intent::Open { prepared, commit, decision: decision.clone(), busy: plan.busy.clone() };
         self.begin(sequence, intent, plan.busy.as_ref())?;
         match self.try_prepare(running).await {
@@ -188,8 +188,8 @@ impl MetaService {
         let mut applied = false;
         let unprepared = |fault, applied| Unprepared { fault, applied };
         self.persist().await.map_err(|fault| unprepared(fault, false))?;
-        for ((node, step), number) in plan.prepare.iter().zip(0..) {
-            let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
+        for ((home, step), number) in plan.prepare.iter().zip(0..) {
+            let done = self.step(*home, (sequence, number), step.clone(), Some(by), now).await;
             done.map_err(|fault| {
                 let unsure = !is_refusal(fault.errno);
                 unprepared(fault, applied || unsure)
@@ -200,9 +200,9 @@ impl MetaService {
             let checked = self.check_not_below(dir, ancestor).await;
             checked.map_err(|fault| unprepared(fault, applied))?;
         }
-        let Some((node, step)) = &plan.commit else { return Ok(()) };
+        let Some((home, step)) = &plan.commit else { return Ok(()) };
         let number = plan.prepare.len() as u32;
-        let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
+        let done = self.step(*home, (sequence, number), step.clone(), Some(by), now).await;
         done.map(drop).map_err(|fault| {
             let unsure = !is_refusal(fault.errno);
             unprepared(fault, applied || unsure)
@@ -257,7 +257,7 @@ impl MetaService {
 
     pub(super) async fn step(
         &self,
-        node: NodeId,
+        home: HomeId,
         (sequence, number): (u64, u32),
         step: Step,
         by: Option<NodeId>,
@@ -266,7 +266,7 @@ impl MetaService {
         let finished = self.state.lock().finished();
         let operation = self.operation(sequence);
         let command = Command::Step { operation, number, step, by, finished, now };
-        self.ask(node, MetaRequest::Execute(command)).await
+        self.ask(home, MetaRequest::Execute(command)).await
     }
 }
 
@@ -277,7 +277,7 @@ fn touches(step: &Step, name: Option<&EntryName>) -> bool {
     }
 }
 
-/// Returns true if the error proves that the node refused the step. After any other error it may have applied it.
+/// Returns true if the error proves that the home refused the step. After any other error it may have applied it.
 fn is_refusal(errno: Errno) -> bool {
     matches!(
         errno,

@@ -7,23 +7,23 @@ use tameike_core::limits::DIRECTORY_DEPTH_MAX;
 use tameike_core::wire::meta::{
     DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
 };
-use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, FileKind, HomeId, InodeId, Result};
 use tameike_store::meta::query as table;
 
-/// The steps of an operation, each with the node that applies it.
+/// The steps of an operation, each with the home that applies it.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Steps before the decision; they can fail and can be undone.
-    pub(super) prepare: Vec<(NodeId, Step)>,
+    pub(super) prepare: Vec<(HomeId, Step)>,
     /// Checked while the tree is locked: the first directory must not be the second one, nor below it.
     pub(super) not_below: Vec<(InodeId, InodeId)>,
-    /// The step whose success decides the operation, if that is on another node.
-    pub(super) commit: Option<(NodeId, Step)>,
-    /// The steps of the decision on this node. They cannot fail after a successful `commit`.
+    /// The step whose success decides the operation, if that is at another home.
+    pub(super) commit: Option<(HomeId, Step)>,
+    /// The steps of the decision at this home. They cannot fail after a successful `commit`.
     pub(super) local: Vec<Step>,
     /// Steps after the decision; they cannot fail.
-    pub(super) redo: Vec<(NodeId, Step)>,
-    /// The name on this node that is blocked until `local` is applied.
+    pub(super) redo: Vec<(HomeId, Step)>,
+    /// The name at this home that is blocked until `local` is applied.
     pub(super) busy: Option<EntryName>,
 }
 
@@ -59,7 +59,7 @@ impl MetaService {
         if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
             return Ok(Planned::Sharding(sharded));
         }
-        let current = self.parts.ledger.read(|names| table::entry(names, entry))?;
+        let current = self.query(|names| table::entry(names, entry))?;
         match operation {
             NameOperation::Unlink { entry } => {
                 self.plan_unlink(entry, sharded, current.ok_or(Errno::ENOENT)?)
@@ -74,12 +74,6 @@ impl MetaService {
         }
     }
 
-    /// The node that has an inode's record.
-    fn node_of(&self, inode: InodeId) -> NodeId {
-        let cluster = &self.parts.cluster;
-        cluster.primary(cluster.inode_home(inode))
-    }
-
     fn plan_unlink(&self, entry: &EntryName, sharded: bool, target: Target) -> Result<Planned> {
         if is_dir(target) {
             return Err(Errno::EISDIR.into());
@@ -87,7 +81,7 @@ impl MetaService {
         let inode = target.inode;
         Ok(Plan::found(Plan {
             local: vec![Step::Detach { entry: entry.clone(), sharded, target }],
-            redo: vec![(self.node_of(inode), Step::DropLink { inode })],
+            redo: vec![(self.home_of(inode), Step::DropLink { inode })],
             ..Plan::default()
         }))
     }
@@ -100,25 +94,24 @@ impl MetaService {
         Ok(Plan::found(Plan {
             prepare: self.seals(inode).await?,
             local: vec![Step::Detach { entry: entry.clone(), sharded, target }],
-            redo: vec![(self.node_of(inode), Step::DropLink { inode })],
+            redo: vec![(self.home_of(inode), Step::DropLink { inode })],
             ..Plan::default()
         }))
     }
 
-    /// Returns the steps that seal an empty directory against new entries on all nodes that may have entries of it.
-    async fn seals(&self, dir: InodeId) -> Result<Vec<(NodeId, Step)>> {
+    /// Returns the steps that seal an empty directory against new entries at all homes that may have entries of it.
+    async fn seals(&self, dir: InodeId) -> Result<Vec<(HomeId, Step)>> {
         let cluster = &self.parts.cluster;
-        let node = cluster.primary(cluster.children_home(dir));
-        let DirStat { entries, sharded, .. } = match self.ask(node, MetaRequest::DirStat { dir }).await? {
+        let home = cluster.children_home(dir);
+        let DirStat { entries, sharded, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => stat,
-            other => return Err(unexpected(node, &other)),
+            other => return Err(unexpected(home, &other)),
         };
         if entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let map = cluster.map();
-        let nodes = if sharded { map.nodes() } else { &[node] };
-        Ok(nodes.iter().map(|&node| (node, Step::Seal { dir, sharded })).collect())
+        let homes: Vec<_> = if sharded { cluster.homes_of_entries().collect() } else { vec![home] };
+        Ok(homes.into_iter().map(|home| (home, Step::Seal { dir, sharded })).collect())
     }
 
     fn plan_link(
@@ -139,23 +132,22 @@ impl MetaService {
         }
         let inode = target.inode;
         Ok(Plan::found(Plan {
-            prepare: vec![(self.node_of(inode), Step::AddLink { inode })],
+            prepare: vec![(self.home_of(inode), Step::AddLink { inode })],
             local: vec![Step::Attach { entry: entry.clone(), sharded, target, replaces: None }],
             ..Plan::default()
         }))
     }
 
-    /// Looks up a name on any node. Returns the node, whether the directory is sharded, and the target.
-    async fn find(&self, entry: &EntryName) -> Result<(NodeId, bool, Option<Target>)> {
+    /// Looks up a name at any home. Returns the home, whether the directory is sharded, and the target.
+    async fn find(&self, entry: &EntryName) -> Result<(HomeId, bool, Option<Target>)> {
         let mut sharded = false;
         loop {
-            let cluster = &self.parts.cluster;
-            let node = cluster.primary(cluster.entry_home(entry.dir, entry.offset(), sharded));
-            match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), sharded, view: false }).await {
-                Ok(MetaReply::Entry { target, .. }) => return Ok((node, sharded, Some(target))),
+            let home = self.parts.cluster.entry_home(entry.dir, entry.offset(), sharded);
+            match self.ask(home, MetaRequest::Lookup { entry: entry.clone(), sharded, view: false }).await {
+                Ok(MetaReply::Entry { target, .. }) => return Ok((home, sharded, Some(target))),
                 Ok(MetaReply::Sharding { sharded: true }) if !sharded => sharded = true,
-                Ok(other) => return Err(unexpected(node, &other)),
-                Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, sharded, None)),
+                Ok(other) => return Err(unexpected(home, &other)),
+                Err(fault) if fault.errno == Errno::ENOENT => return Ok((home, sharded, None)),
                 Err(fault) => return Err(fault),
             }
         }
@@ -171,7 +163,7 @@ impl MetaService {
             return Err(Errno::EXDEV.into());
         }
         tameike_core::name::check(&to.name)?;
-        let (to_node, to_sharded, replaced) = self.find(to).await?;
+        let (to_home, to_sharded, replaced) = self.find(to).await?;
         check_rename(moved, replaced, mode)?;
         if replaced.is_some_and(|replaced| replaced.inode == moved.inode) {
             return Ok(Planned::Nothing);
@@ -179,10 +171,10 @@ impl MetaService {
         let mut plan = Plan::default();
         let attach =
             Step::Attach { entry: to.clone(), sharded: to_sharded, target: moved, replaces: replaced };
-        if to_node == self.parts.node {
+        if to_home == self.home {
             plan.local.push(attach);
         } else {
-            plan.commit = Some((to_node, attach));
+            plan.commit = Some((to_home, attach));
             plan.busy = Some(from.clone());
         }
         let (entry, sharded) = (from.clone(), from_sharded);
@@ -198,16 +190,16 @@ impl MetaService {
         }
         plan.local.push(Step::Detach { entry, sharded, target: moved });
         if let Some(Target { inode, .. }) = replaced {
-            plan.redo.push((self.node_of(inode), Step::DropLink { inode }));
+            plan.redo.push((self.home_of(inode), Step::DropLink { inode }));
         }
         self.touch(&mut plan, &[moved]);
         self.plan_moves(&mut plan, &[(moved, from.dir, to.dir)]);
         Ok(plan.found())
     }
 
-    /// Updates the ctime of renamed inodes, as other file systems do. Mostly the inode is on this node, and the step part of the decision.
+    /// Updates the ctime of renamed inodes, as other file systems do. Mostly the inode is at this home, and the step part of the decision.
     fn touch(&self, plan: &mut Plan, renamed: &[Target]) {
-        plan.redo.extend(renamed.iter().map(|&target| (self.node_of(target.inode), Step::Touch { target })));
+        plan.redo.extend(renamed.iter().map(|&target| (self.home_of(target.inode), Step::Touch { target })));
     }
 
     /// Adds the steps for directories that get another parent: it must not be below them, and only one move runs at a time.
@@ -216,12 +208,12 @@ impl MetaService {
         let moves: Vec<_> = moves.map(|(target, _, new)| (target.inode, *new)).collect();
         let Some(&(_, parent)) = moves.first() else { return };
         plan.redo
-            .extend(moves.iter().map(|&(dir, parent)| (self.node_of(dir), Step::SetParent { dir, parent })));
-        if parent.pinned_node().is_some() || self.parts.cluster.map().nodes().len() == 1 {
+            .extend(moves.iter().map(|&(dir, parent)| (self.home_of(dir), Step::SetParent { dir, parent })));
+        if parent.pinned_node().is_some() {
             let checks = moves.iter().map(|&(ancestor, dir)| Step::NotBelow { dir, ancestor });
             plan.local.splice(0..0, checks);
         } else {
-            let root = self.node_of(InodeId::ROOT);
+            let root = self.home_of(InodeId::ROOT);
             plan.prepare.insert(0, (root, Step::LockTree));
             plan.not_below.extend(moves.iter().map(|&(ancestor, dir)| (dir, ancestor)));
             plan.redo.push((root, Step::UnlockTree));
@@ -234,11 +226,11 @@ impl MetaService {
             if dir == ancestor {
                 return Err(Fault::new(Errno::EINVAL, "a directory cannot be moved below itself"));
             }
-            let node = self.node_of(dir);
-            match self.ask(node, MetaRequest::Parent { inode: dir }).await? {
+            let home = self.home_of(dir);
+            match self.ask(home, MetaRequest::Parent { inode: dir }).await? {
                 MetaReply::Parent(parent) if parent == dir => return Ok(()),
                 MetaReply::Parent(parent) => dir = parent,
-                other => return Err(unexpected(node, &other)),
+                other => return Err(unexpected(home, &other)),
             }
         }
         Err(Errno::ELOOP.into())

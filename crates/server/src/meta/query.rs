@@ -3,10 +3,10 @@
 use super::MetaService;
 use serde_bytes::ByteBuf;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
-use tameike_core::wire::meta::{EntryName, MetaReply, Node, Opener};
+use tameike_core::wire::meta::{DirStat, EntryName, MetaReply, Node, Opener};
 use tameike_core::{Attr, DirOffset, Errno, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::query as table;
-use tameike_store::table::Table;
+use tameike_store::table::ReadTable;
 
 impl MetaService {
     /// Looks up a name. `view` is the node whose view sent the request, which may get a lease.
@@ -20,7 +20,7 @@ impl MetaService {
             if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
                 return Ok(MetaReply::Sharding { sharded });
             }
-            let (target, node) = self.parts.ledger.read(|names| {
+            let (target, node) = self.query(|names| {
                 let Some(target) = table::entry(names, entry)? else {
                     return Err(missing(names, entry.dir)?.into());
                 };
@@ -48,16 +48,16 @@ impl MetaService {
 
     fn get_inode(&self, inode: InodeId, with_content: bool) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let node = self.parts.ledger.read(|names| node(names, inode, with_content))?;
+        let node = self.query(|names| node(names, inode, with_content))?;
         node.map(MetaReply::Node).ok_or(Errno::ESTALE.into())
     }
 
-    pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
+    pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<DirStat> {
         self.when_free_dir(dir).await?;
-        if self.parts.ledger.read(|names| table::is_removed(names, dir))? {
+        if self.query(|names| table::is_removed(names, dir))? {
             return Err(Errno::ESTALE.into());
         }
-        self.children_stat(dir).map(MetaReply::DirStat)
+        self.children_stat(dir)
     }
 
     pub(super) async fn read_dir(
@@ -72,13 +72,13 @@ impl MetaService {
             return Ok(MetaReply::Sharding { sharded });
         }
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX) as usize;
-        let (entries, end) = self.parts.ledger.read(|names| table::entries(names, dir, after, limit))?;
+        let (entries, end) = self.query(|names| table::entries(names, dir, after, limit))?;
         Ok(MetaReply::Entries { entries, end })
     }
 
     pub(super) fn parent(&self, inode: InodeId) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        match self.parts.ledger.read(|names| table::inode(names, inode))? {
+        match self.query(|names| table::inode(names, inode))? {
             Some(record) if record.kind == FileKind::Directory => Ok(MetaReply::Parent(record.parent)),
             Some(_) => Err(Errno::ENOTDIR.into()),
             None => Err(Errno::ENOENT.into()),
@@ -87,7 +87,7 @@ impl MetaService {
 
     pub(super) fn read_link(&self, inode: InodeId) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let target = self.parts.ledger.read(|names| table::symlink(names, inode))?;
+        let target = self.query(|names| table::symlink(names, inode))?;
         Ok(MetaReply::Bytes(ByteBuf::from(target)))
     }
 
@@ -95,7 +95,7 @@ impl MetaService {
         self.check_inode(inode)?;
         let mut state = self.state.lock();
         state.check_opener(opener)?;
-        let node = self.parts.ledger.read(|names| node(names, inode, true))?;
+        let node = self.query(|names| node(names, inode, true))?;
         let mut node = node.ok_or(Errno::ESTALE)?;
         state.open(inode, opener);
         drop(state);
@@ -113,24 +113,24 @@ impl MetaService {
 
     pub(super) fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let value = self.parts.ledger.read(|names| table::xattr(names, inode, name))?;
+        let value = self.query(|names| table::xattr(names, inode, name))?;
         Ok(MetaReply::Bytes(ByteBuf::from(value)))
     }
 
     pub(super) fn list_xattr(&self, inode: InodeId) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let names = self.parts.ledger.read(|names| table::xattr_names(names, inode))?;
+        let names = self.query(|names| table::xattr_names(names, inode))?;
         Ok(MetaReply::Names(names.into_iter().map(ByteBuf::from).collect()))
     }
 }
 
 /// Returns the errno for a missing name: ESTALE in a removed directory, so that the client looks it up again.
-fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
+fn missing(names: &dyn ReadTable, dir: InodeId) -> Result<Errno> {
     Ok(if table::is_removed(names, dir)? { Errno::ESTALE } else { Errno::ENOENT })
 }
 
 /// Reads an inode, with its inline content if `opened`.
-pub(super) fn node(names: &dyn Table, inode: InodeId, opened: bool) -> Result<Option<Node>> {
+pub(super) fn node(names: &dyn ReadTable, inode: InodeId, opened: bool) -> Result<Option<Node>> {
     let Some(record) = table::inode(names, inode)? else { return Ok(None) };
     let content = if opened && record.inline { Some(table::content(names, inode)?.into()) } else { None };
     Ok(Some(Node { content, ..Node::of(record.attr(inode)) }))

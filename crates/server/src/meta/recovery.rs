@@ -1,4 +1,4 @@
-//! Completes or undoes operations that a crash or an unreachable node interrupted.
+//! Completes or undoes operations that a crash or an unreachable home interrupted.
 //!
 //! The log decides: recovery undoes an operation without a decision, and completes one with a decision. Every step can be repeated.
 
@@ -6,7 +6,7 @@ use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
 use futures_util::future::join_all;
 use std::sync::Weak;
 use tameike_core::wire::meta::{MetaReply, Step};
-use tameike_core::{NodeId, Result};
+use tameike_core::{HomeId, NodeId, Result};
 use tameike_store::meta::query as table;
 use tameike_store::meta::record::{Intent, PlacedStep};
 
@@ -21,25 +21,25 @@ pub(super) enum Resolution {
 
 impl MetaService {
     /// Undoes a step. Returns true if the step was applied and cannot be undone; otherwise it will never take effect.
-    async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
+    async fn undo(&self, home: HomeId, sequence: u64, number: u32) -> Result<bool> {
         let now = self.parts.runtime.now();
-        match self.step(node, (sequence, number), Step::Undo { number }, None, now).await? {
+        match self.step(home, (sequence, number), Step::Undo { number }, None, now).await? {
             MetaReply::UndoOutcome { applied } => Ok(applied),
-            other => Err(unexpected(node, &other)),
+            other => Err(unexpected(home, &other)),
         }
     }
 
     /// Completes or undoes an operation, as its log records require.
     async fn settle(&self, sequence: u64, by: Option<NodeId>) -> Result<Resolution> {
-        match self.parts.ledger.read(|names| table::intent(names, sequence))? {
+        match self.query(|names| table::intent(names, sequence))? {
             None => {
                 self.state.lock().ended(sequence);
                 return Ok(Resolution::Undone);
             }
             Some(Intent::Open { prepared, commit, decision, busy }) => {
                 if !self.is_committed(sequence, commit).await? {
-                    for (node, number) in prepared.into_iter().rev() {
-                        self.undo(node, sequence, number).await?;
+                    for (home, number) in prepared.into_iter().rev() {
+                        self.undo(home, sequence, number).await?;
                     }
                     self.end(sequence, busy.as_ref())?;
                     return Ok(Resolution::Undone);
@@ -57,17 +57,17 @@ impl MetaService {
         Ok(Resolution::Completed)
     }
 
-    async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
+    async fn is_committed(&self, sequence: u64, commit: Option<(HomeId, u32)>) -> Result<bool> {
         match commit {
-            Some((node, number)) => self.undo(node, sequence, number).await,
+            Some((home, number)) => self.undo(home, sequence, number).await,
             None => Ok(false),
         }
     }
 
     async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>, by: Option<NodeId>) -> Result<()> {
         self.persist().await?;
-        for PlacedStep { node, number, step } in redo {
-            self.step(node, (sequence, number), step, by, self.parts.runtime.now()).await?;
+        for PlacedStep { home, number, step } in redo {
+            self.step(home, (sequence, number), step, by, self.parts.runtime.now()).await?;
         }
         self.end(sequence, None)
     }
@@ -84,9 +84,7 @@ impl MetaService {
         }
     }
 
-    /// Completes the operations that were pending when the agent failed, and removes unlinked inodes that no process has open. Retries
-    /// unreachable nodes, and returns when everything is complete.
-    pub async fn recover(&self) {
+    pub(super) async fn recover(&self) {
         let (truncations, orphans) = std::mem::take(&mut *self.unfinished.lock());
         for inode in orphans {
             self.forget_unless_open(inode);
@@ -94,7 +92,7 @@ impl MetaService {
         for (inode, truncation) in truncations {
             drop(self.truncate_units(inode, truncation));
         }
-        let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
+        let pending = self.query(table::intents).unwrap_or_else(|fault| {
             log::error!("cannot read the pending operations: {fault}");
             Vec::new()
         });

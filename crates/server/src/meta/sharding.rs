@@ -1,14 +1,14 @@
-//! Sharding of crowded directories: moves their entries to the nodes of their slots; the inodes stay.
+//! Sharding of crowded directories: moves their entries to the homes of their slots; the inodes stay.
 //!
 //! All requests for the directory wait meanwhile. Once the intent is logged, sharding completes despite crashes: no entry can change
 //! before, so that recovery repeats the same steps.
 
-use super::{MetaService, share};
+use super::MetaService;
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
 use tameike_core::limits::UNSHARDED_ENTRIES_MAX;
 use tameike_core::wire::meta::{Step, Target};
-use tameike_core::{DirOffset, Fault, InodeId, NodeId, Result};
+use tameike_core::{DirOffset, HomeId, InodeId, Result};
 use tameike_store::meta::record::Intent;
 use tameike_store::meta::{LogCommand, query as table};
 
@@ -19,7 +19,7 @@ impl MetaService {
     pub(super) fn shard_if_crowded(&self, dir: InodeId, entries: u64) {
         let cluster = &self.parts.cluster;
         let can_be = || dir.pinned_node().is_none() && cluster.map().nodes().len() > 1;
-        if entries <= UNSHARDED_ENTRIES_MAX || !self.serves(cluster.children_home(dir)) || !can_be() {
+        if entries <= UNSHARDED_ENTRIES_MAX || cluster.children_home(dir) != self.home || !can_be() {
             return;
         }
         self.spawn(|service| async move {
@@ -40,7 +40,7 @@ impl MetaService {
         if state.is_busy_dir(dir) || state.has_busy_name(dir) {
             return Ok(None);
         }
-        let children = self.parts.ledger.read(|names| table::directory(names, dir))?.unwrap_or_default();
+        let children = self.query(|names| table::directory(names, dir))?.unwrap_or_default();
         if children.sharded || children.entries <= UNSHARDED_ENTRIES_MAX {
             return Ok(None);
         }
@@ -56,19 +56,16 @@ impl MetaService {
 
     pub(super) async fn move_entries(&self, sequence: u64, dir: InodeId) -> Result<()> {
         self.persist().await?;
-        let share = share(&self.parts.cluster, self.parts.node);
-        let without = || Fault::io("a node without a device has a directory");
-        let share = share.ok_or_else(without)?;
-        for ((node, entries), first) in self.entries_by_node(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
+        for ((home, entries), first) in self.entries_by_home(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
                 let step = Step::Receive { dir, entries: batch.to_vec() };
-                self.step(node, (sequence, number), step, None, self.parts.runtime.now()).await?;
+                self.step(home, (sequence, number), step, None, self.parts.runtime.now()).await?;
             }
         }
-        // From now on, other nodes change these names.
+        // From now on, other homes change these names.
         let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
         self.revoke(revocations).await;
-        self.execute(&LogCommand::Sharded { sequence, dir, share })?;
+        self.execute(&LogCommand::Sharded { sequence, dir })?;
         // If this record is lost, the intent remains, and recovery shards the directory again.
         let waiting = {
             let mut state = self.state.lock();
@@ -79,19 +76,19 @@ impl MetaService {
         Ok(())
     }
 
-    /// Returns the entries that a sharded directory has on other nodes.
-    fn entries_by_node(&self, dir: InodeId) -> Result<BTreeMap<NodeId, Vec<(ByteBuf, Target)>>> {
-        let all = |names: &dyn tameike_store::table::Table| {
+    /// Returns the entries that a sharded directory has at other homes.
+    fn entries_by_home(&self, dir: InodeId) -> Result<BTreeMap<HomeId, Vec<(ByteBuf, Target)>>> {
+        let all = |names: &dyn tameike_store::table::ReadTable| {
             table::entries(names, dir, DirOffset::START, usize::MAX - 1)
         };
-        let (entries, _) = self.parts.ledger.read(all)?;
-        let (map, mut by_node) = (self.parts.cluster.map(), BTreeMap::<_, Vec<_>>::new());
+        let (entries, _) = self.query(all)?;
+        let mut by_home = BTreeMap::<_, Vec<_>>::new();
         for entry in entries {
-            let node = map.primary(self.parts.cluster.entry_home(dir, entry.offset, true));
-            if node != self.parts.node {
-                by_node.entry(node).or_default().push((ByteBuf::from(entry.name), entry.target));
+            let home = self.parts.cluster.entry_home(dir, entry.offset, true);
+            if home != self.home {
+                by_home.entry(home).or_default().push((ByteBuf::from(entry.name), entry.target));
             }
         }
-        Ok(by_node)
+        Ok(by_home)
     }
 }

@@ -1,4 +1,4 @@
-//! Changes on this node only: one logged command each.
+//! Changes at this home only: one logged command each.
 
 use super::leases::Revocation;
 use super::query::node;
@@ -18,7 +18,9 @@ impl MetaService {
             return Err(Errno::EINVAL.into());
         };
         let inode_counter = match new.kind {
-            FileKind::Directory => self.allocator.next_directory(&self.parts.cluster, entry, *sharded, from),
+            FileKind::Directory => {
+                self.allocator.next_directory(&self.parts.cluster, self.home, (entry, *sharded), from)
+            }
             _ => self.allocator.next(),
         };
         let (entry, opener, sharded) = (entry.clone(), *opener, *sharded);
@@ -42,7 +44,7 @@ impl MetaService {
                     Outcome::Sharding { sharded } => {
                         return Ok((MetaReply::Sharding { sharded: *sharded }, None));
                     }
-                    other => return Err(unexpected(self.parts.node, other)),
+                    other => return Err(unexpected(self.home, other)),
                 };
                 if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener)
                     && target.kind == FileKind::File
@@ -71,15 +73,15 @@ impl MetaService {
         Ok(reply)
     }
 
-    /// Returns this node's part of a directory. If the node is not the home of the children, the directory is sharded.
+    /// Returns this home's part of a directory. If it is not the home of the children, the directory is sharded.
     pub(super) fn children_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let children = self.parts.ledger.read(|names| table::directory(names, dir))?;
-        let sharded = !self.serves(self.parts.cluster.children_home(dir));
+        let children = self.query(|names| table::directory(names, dir))?;
+        let sharded = self.parts.cluster.children_home(dir) != self.home;
         Ok(children.map_or_else(|| DirStat { sharded, ..DirStat::default() }, |children| children.stat()))
     }
 
     fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
-        let node = self.parts.ledger.read(|names| node(names, target.inode, opened))?;
+        let node = self.query(|names| node(names, target.inode, opened))?;
         Ok(MetaReply::Entry { target, node, created: false, dir: None, lease: false })
     }
 
@@ -90,7 +92,7 @@ impl MetaService {
             Outcome::Changed { attr } => Ok(MetaReply::Node(Node::of(attr))),
             Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
             Outcome::Done => Ok(MetaReply::Done),
-            other => Err(unexpected(self.parts.node, &other)),
+            other => Err(unexpected(self.home, &other)),
         }
     }
 
@@ -104,7 +106,11 @@ impl MetaService {
         }
     }
 
-    pub(super) async fn close(&self, node: NodeId, opens: &[Closed], undone: &[OpenId]) -> Result<MetaReply> {
+    /// Closes opens of a node.
+    ///
+    /// # Errors
+    /// Those of the ledger; the opens are closed all the same.
+    pub(super) async fn close(&self, node: NodeId, opens: &[Closed], undone: &[OpenId]) -> Result<()> {
         let opener = |open| Opener { node, open };
         let reads: Vec<_> =
             opens.iter().filter_map(|closed| Some((opener(closed.open), closed.read?))).collect();
@@ -118,7 +124,7 @@ impl MetaService {
         };
         self.forget_nameless(&closed);
         self.revoke(read?).await;
-        Ok(MetaReply::Done)
+        Ok(())
     }
 
     /// Records access times of files that `node` has open. Returns the leases to revoke.
@@ -127,7 +133,7 @@ impl MetaService {
         let mut state = self.state.lock();
         let files =
             reads.iter().filter_map(|&(opener, time)| Some((state.read_through(opener, time)?, time)));
-        let files: Vec<_> = self.parts.ledger.read(|names| {
+        let files: Vec<_> = self.query(|names| {
             let mut counted = Vec::new();
             for (inode, time) in files {
                 if table::inode(names, inode)?.is_some_and(|record| record.times().counts(time)) {
@@ -148,7 +154,7 @@ impl MetaService {
     /// Removes the closed inodes that have no name and are not open. (A removal of the last name of a closed file removes its inode itself.)
     fn forget_nameless(&self, closed: &[InodeId]) {
         for closed in closed.chunks(CLOSED_CHUNK) {
-            let nameless = self.parts.ledger.read(|names| {
+            let nameless = self.query(|names| {
                 let mut nameless = Vec::new();
                 for &inode in closed {
                     if table::inode(names, inode)?.is_some_and(|record| record.links == 0) {
@@ -163,8 +169,7 @@ impl MetaService {
         }
     }
 
-    /// Drops the opens and leases of a failed node.
-    pub fn peer_failed(&self, node: NodeId) {
+    pub(super) fn peer_failed(&self, node: NodeId) {
         let closed = {
             let mut state = self.state.lock();
             state.leases.forget_node(node);
@@ -191,7 +196,7 @@ impl MetaService {
         Ok(())
     }
 
-    /// Executes a step of an operation that another node or this one coordinates. Persists it before the reply.
+    /// Executes a step of an operation that another home or this one coordinates. Persists it before the reply.
     pub(super) async fn foreign_step(&self, command: Command) -> Result<MetaReply> {
         let Command::Step { operation, step, by, .. } = &command else { return Err(Errno::EINVAL.into()) };
         self.check_step(step)?;
@@ -201,9 +206,7 @@ impl MetaService {
                 return Err(Fault::new(Errno::EAGAIN, "another operation on the name is pending"));
             }
             let undone = match step {
-                Step::Undo { number } => {
-                    self.parts.ledger.read(|names| table::added_link(names, *operation, *number))?
-                }
+                Step::Undo { number } => self.query(|names| table::added_link(names, *operation, *number))?,
                 _ => None,
             };
             let undone = undone.map(|inode| Step::DropLink { inode });
@@ -218,7 +221,7 @@ impl MetaService {
         match applied.outcome {
             Outcome::Done => Ok(MetaReply::Done),
             Outcome::UndoOutcome { applied } => Ok(MetaReply::UndoOutcome { applied }),
-            other => Err(unexpected(self.parts.node, &other)),
+            other => Err(unexpected(self.home, &other)),
         }
     }
 

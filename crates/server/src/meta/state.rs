@@ -32,7 +32,7 @@ pub(super) struct State {
     pub(super) leases: Leases,
     busy_names: BTreeMap<EntryName, WaitList>,
     busy_dirs: BTreeMap<InodeId, WaitList>,
-    /// Operations that this node coordinates, and whether their end is logged.
+    /// Operations that this home coordinates, and whether their end is logged.
     operations: BTreeMap<u64, bool>,
     next_operation: u64,
 }

@@ -14,7 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::meta::MetaService;
+use crate::meta::MetaServices;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use state::{Broken, Completed, End, Region};
@@ -41,7 +41,7 @@ pub struct RegionParts {
     /// This node.
     pub node: NodeId,
     /// Metadata of this node's files.
-    pub meta: Arc<MetaService>,
+    pub meta: Arc<MetaServices>,
 }
 
 /// Ends the wait of an arrival with its reply.
@@ -72,7 +72,7 @@ impl RegionService {
     /// # Errors
     /// - `EINVAL` for an invalid request, or if `from` has no attached process; `EBUSY` if all processes have attached;
     ///   `EEXIST` if one has the same rank.
-    /// - Those of [`MetaService::move_to_units`], for the first process.
+    /// - Those of [`MetaServices::move_to_units`], for the first process.
     /// - `ENOMEM` if there is no free block of bytes.
     /// - `ESTALE` for an arrival at another barrier than the current one.
     /// - `EPIPE` if a process has detached, `EOWNERDEAD` if one has ended without detaching.
@@ -259,7 +259,7 @@ fn not_attached(region: InodeId, node: NodeId) -> Fault {
 }
 
 /// Raises the generation of a file, unless it was removed, or truncated and therefore has no units any more.
-async fn raise_generation(meta: &MetaService, inode: InodeId) -> Result<()> {
+async fn raise_generation(meta: &MetaServices, inode: InodeId) -> Result<()> {
     match meta.content_changed(inode).await {
         Err(fault) if [Errno::ENOENT, Errno::EINVAL].contains(&fault.errno) => Ok(()),
         other => other,

@@ -117,7 +117,7 @@ pub(crate) type Copy = (u64, u64);
 /// Collects findings and repairs.
 #[derive(Debug, Default)]
 pub struct Findings {
-    pub(super) findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
     pub(super) aside: Vec<Aside>,
     pub(super) copies: Vec<Copy>,
     changes: Changes,

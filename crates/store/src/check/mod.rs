@@ -26,7 +26,7 @@ use crate::ledger::kv::{Kv, MemoryKv};
 use crate::ledger::redb::RedbKv;
 use crate::ledger::{LOG_NAMES, RecordKind};
 use crate::meta::check::Names;
-use crate::table::Table;
+use crate::table::{ReadTable, Table};
 use identity::Stopped;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,9 +43,9 @@ pub trait RecordChecks {
     /// Applies a log record that is not of extents.
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()>;
     /// Checks the journal of the cache view. `dirty` are its files with dirty bytes in the store.
-    fn examine(&self, table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()>;
+    fn examine(&self, table: &dyn ReadTable, dirty: &[Dirty], findings: &mut Findings) -> Result<()>;
     /// Path of a file of the cache view, relative to the shared directory, if the store knows it.
-    fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String>;
+    fn path(&self, table: &dyn ReadTable, inode: InodeId) -> Option<String>;
 }
 
 /// A file of the cache view with dirty bytes in the store.

@@ -18,7 +18,7 @@ pub(crate) use device::Extents;
 use super::record::{BLOCK, UnitRecord, bytes_of, key, unit_of};
 use crate::check::{Aside, Dirty, Findings, Loss, Part};
 use crate::meta::check::Names;
-use crate::table::{Table, for_each, prefix};
+use crate::table::{ReadTable, for_each, prefix};
 use damage::Damage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub(crate) struct Found {
 
 struct Index<'a> {
     extents: &'a Extents,
-    table: &'a dyn Table,
+    table: &'a dyn ReadTable,
     names: &'a Names,
     name_of: NameOf<'a>,
     /// Blocks of the device in the order of the index: first block, number of blocks, owner.
@@ -54,7 +54,7 @@ impl Extents {
     /// Checks the index. With `progress` it verifies the checksums of all data, else only the records.
     pub(crate) fn examine(
         &self,
-        table: &dyn Table,
+        table: &dyn ReadTable,
         names: &Names,
         name_of: NameOf<'_>,
         progress: Option<Progress<'_>>,

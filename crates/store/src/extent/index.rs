@@ -5,7 +5,7 @@ use super::space::SpaceAccounting;
 use super::{DirtyUnit, ExtentStore};
 use crate::ledger::Ledger;
 use crate::locks::Locks;
-use crate::table::{Table, prefix};
+use crate::table::{ReadTable, prefix};
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-fn load(table: &dyn Table, unit: UnitId) -> Result<Option<UnitRecord>> {
+fn load(table: &dyn ReadTable, unit: UnitId) -> Result<Option<UnitRecord>> {
     table.get(&key(prefix::UNIT, unit))?.map(|value| UnitRecord::decode(unit, &value)).transpose()
 }
 

@@ -23,7 +23,7 @@ mod tests;
 mod transaction;
 mod writer;
 
-use crate::table::Table;
+use crate::table::{ReadTable, Table};
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
 use futures_util::future::BoxFuture;
@@ -197,7 +197,7 @@ impl Ledger {
 
     /// Runs `query` on the table as it is now. The query does not see later changes and does not delay them. It must
     /// not use the ledger itself.
-    pub fn read<T>(&self, query: impl FnOnce(&dyn Table) -> Result<T>) -> Result<T> {
+    pub fn read<T>(&self, query: impl FnOnce(&dyn ReadTable) -> Result<T>) -> Result<T> {
         let (view, _reader) = {
             let state = self.state.read();
             (self.read_view(&state), self.readers.begin(state.last))

@@ -5,7 +5,7 @@
 
 use super::kv::{Changes, Snapshot};
 use super::overlay::Overlay;
-use crate::table::Table;
+use crate::table::{ReadTable, Table};
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Transaction {
     }
 }
 
-impl Table for Transaction {
+impl ReadTable for Transaction {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if let Some(change) = self.changes.get(key) {
             return Ok(change.clone());
@@ -81,7 +81,9 @@ impl Table for Transaction {
         }
         Ok(found)
     }
+}
 
+impl Table for Transaction {
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.changes.insert(key, Some(value));
     }

@@ -2,7 +2,7 @@
 //!
 //! - Each record decodes, and belongs on the node.
 //! - An entry whose inode is kept here has one, of the same kind.
-//! - The counts of a directory match its entries here.
+//! - The counts of a directory at a home match its entries there.
 //! - The link count of an inode is at least its names here, and equal if no other node can have names of it.
 //! - A directory has one name and is below a root.
 //! - Contents and extended attributes have an inode.
@@ -12,16 +12,19 @@
 
 mod pending;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use super::key;
 use super::record::{self, InodeRecord, ShardRecord, Share};
 use crate::check::{Findings, Loss, Part};
-use crate::table::{Table, for_each, prefix};
+use crate::table::{HomeTable, ReadTable, for_each, homes, key_of_home, prefix};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use tameike_core::wire::codec;
 use tameike_core::wire::meta::Target;
-use tameike_core::{DirOffset, FileKind, InodeId, Result, View};
+use tameike_core::{DirOffset, FileKind, HomeId, InodeId, Result, View};
 use tree::ParentEntry;
 
 /// Maximum number of parent directories in a path of a message.
@@ -30,6 +33,7 @@ const PATH_NAMES_MAX: usize = 64;
 /// An inode, as the rules need it.
 #[derive(Clone, Debug)]
 struct Known {
+    home: HomeId,
     record: InodeRecord,
     /// Number of entries on this node.
     names: u32,
@@ -37,60 +41,84 @@ struct Known {
 
 #[derive(Default)]
 pub(crate) struct Names {
-    share: Option<Share>,
+    /// The homes that have records here.
+    homes: Vec<HomeId>,
+    /// Their parts of the names and inodes, as far as known.
+    shares: BTreeMap<HomeId, Share>,
     inodes: BTreeMap<InodeId, Known>,
     entries: u64,
-    /// Entries and directories among them, by directory.
-    children: BTreeMap<InodeId, (u64, u64)>,
+    /// Entries and directories among them, by home and directory.
+    children: BTreeMap<(HomeId, InodeId), (u64, u64)>,
     /// Entries of directories.
     parent_entries: BTreeMap<InodeId, Vec<ParentEntry>>,
     truncated: BTreeSet<InodeId>,
     orphans: BTreeSet<InodeId>,
-    /// An operation is pending on this or another node: link counts may be ahead of names.
+    /// An operation is pending here or elsewhere: link counts may be ahead of names.
     busy: bool,
+}
+
+/// A record of a home.
+#[derive(Clone, Copy)]
+struct Found<'a> {
+    home: HomeId,
+    /// Its key in the table of the home.
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Found<'_> {
+    /// Its key in the table of the node.
+    fn full_key(self) -> Vec<u8> {
+        key_of_home(self.home, self.key)
+    }
+
+    /// Removes it, and saves it.
+    fn set_aside(self, findings: &mut Findings) {
+        findings.remove_aside(self.full_key(), self.value.to_vec());
+    }
 }
 
 /// Decodes a record; reports a damaged one as lost and removes it.
 fn decode_or_lose<T: DeserializeOwned>(
     what: &str,
     inode: Option<InodeId>,
-    (key, value): (&[u8], &[u8]),
+    found: Found<'_>,
     findings: &mut Findings,
 ) -> Option<T> {
-    match record::decode(key, value) {
+    match record::decode(found.key, found.value) {
         Ok(record) => Some(record),
         Err(fault) => {
             let name = inode.map(|inode| format!(" of {inode}")).unwrap_or_default();
             let loss = Loss { file: None, inode, bytes: None, cached: false };
             findings.lost(Part::Names, format!("{what}{name} is lost: {fault}"), vec![loss]);
-            findings.remove_aside(key.to_vec(), value.to_vec());
+            found.set_aside(findings);
             None
         }
     }
 }
 
 /// Decodes a key that consists of an inode number; removes the record of any other key.
-fn only_inode(what: &str, key: &[u8], value: &[u8], findings: &mut Findings) -> Option<InodeId> {
-    let inode = key::number(key).filter(|_| key.len() == 9).map(InodeId);
+fn only_inode(what: &str, found: Found<'_>, findings: &mut Findings) -> Option<InodeId> {
+    let inode = key::number(found.key).filter(|_| found.key.len() == 9).map(InodeId);
     if inode.is_none() {
-        lose_key(what, key, value, findings);
+        lose_key(what, found, findings);
     }
     inode
 }
 
-fn lose_key(what: &str, key: &[u8], value: &[u8], findings: &mut Findings) {
+fn lose_key(what: &str, found: Found<'_>, findings: &mut Findings) {
     let loss = Loss { file: None, inode: None, bytes: None, cached: false };
     findings.lost(Part::Names, format!("{what} is lost: its key is damaged"), vec![loss]);
-    findings.remove_aside(key.to_vec(), value.to_vec());
+    found.set_aside(findings);
 }
 
 impl Names {
-    /// Checks all records of the metadata shard.
-    pub(crate) fn examine(table: &dyn Table, findings: &mut Findings) -> Result<Self> {
-        let mut names = Self::default();
-        let shard = names.read_shard(table, findings)?;
+    /// Checks the records of all homes.
+    pub(crate) fn examine(table: &dyn ReadTable, findings: &mut Findings) -> Result<Self> {
+        let mut names = Self { homes: homes(table)?, ..Self::default() };
+        let shards = names.read_shards(table, findings)?;
         names.read_pending(table, findings)?;
-        names.read_inodes(table, shard, findings)?;
+        names.read_inodes(table, &shards, findings)?;
         names.read_entries(table, findings)?;
         names.examine_tree(findings)?;
         names.examine_children(table, findings)?;
@@ -102,13 +130,31 @@ impl Names {
 
     /// Returns true if the inode record, if it exists, is on this node.
     pub(crate) fn keeps(&self, inode: InodeId) -> bool {
-        self.share.as_ref().is_some_and(|share| share.keeps(inode))
+        self.shares.values().any(|share| share.keeps(inode))
+    }
+
+    /// Returns true if this node has all homes.
+    fn is_whole(&self) -> bool {
+        self.shares.values().next().is_some_and(|share| share.count as usize == self.shares.len())
     }
 
     /// Returns true if all names of the inode are on this node.
     fn has_all_names(&self, inode: InodeId) -> bool {
-        let alone = self.share.as_ref().is_some_and(Share::is_whole) || inode.pinned_node().is_some();
+        let alone = self.is_whole() || inode.pinned_node().is_some();
         alone && !self.busy && self.keeps(inode)
+    }
+
+    /// Calls `show` for all records of a prefix, of all homes.
+    fn for_each(
+        &self,
+        table: &dyn ReadTable,
+        prefix: u8,
+        mut show: impl FnMut(Found<'_>) -> Result<()>,
+    ) -> Result<()> {
+        for &home in &self.homes {
+            for_each(&HomeTable::new(home, table), prefix, |key, value| show(Found { home, key, value }))?;
+        }
+        Ok(())
     }
 
     /// Returns true if the file may have units: it exists as far as this node knows, or is being truncated.
@@ -121,9 +167,9 @@ impl Names {
     }
 
     /// The path of a file in its view, from the topmost directory that this node knows. Reads all entries.
-    pub(crate) fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
+    pub(crate) fn path(&self, table: &dyn ReadTable, inode: InodeId) -> Option<String> {
         let mut above = BTreeMap::new();
-        let read = for_each(table, prefix::ENTRY, |key, value| {
+        let read = self.for_each(table, prefix::ENTRY, |Found { key, value, .. }| {
             if let (Some(dir), Some((_, name)), Ok(Target { inode, .. })) =
                 (key::number(key), key::offset_and_name(key), record::decode::<Target>(key, value))
             {
@@ -147,94 +193,104 @@ impl Names {
         }
     }
 
-    fn read_shard(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<Option<ShardRecord>> {
-        let Some(value) = table.get(&key::shard())? else { return Ok(None) };
-        let shard: Option<ShardRecord> = decode_or_lose(
-            "the record of which homes this node serves",
-            None,
-            (&key::shard(), &value),
-            findings,
-        );
-        self.share = shard.as_ref().and_then(|shard| shard.share.clone());
-        Ok(shard)
+    fn read_shards(
+        &mut self,
+        table: &dyn ReadTable,
+        findings: &mut Findings,
+    ) -> Result<BTreeMap<HomeId, ShardRecord>> {
+        let mut shards = BTreeMap::new();
+        for &home in &self.homes {
+            let (key, table) = (key::shard(), HomeTable::new(home, table));
+            let Some(value) = table.get(&key)? else { continue };
+            let what = format!("the record of the part of the names that {home} has");
+            let found = Found { home, key: &key, value: &value };
+            let Some(shard) = decode_or_lose::<ShardRecord>(&what, None, found, findings) else { continue };
+            self.shares.insert(home, shard.share.clone());
+            shards.insert(home, shard);
+        }
+        Ok(shards)
     }
 
     fn read_inodes(
         &mut self,
-        table: &dyn Table,
-        shard: Option<ShardRecord>,
+        table: &dyn ReadTable,
+        shards: &BTreeMap<HomeId, ShardRecord>,
         findings: &mut Findings,
     ) -> Result<()> {
-        let mut newest = 0;
-        for_each(table, prefix::INODE, |key, value| {
-            let Some(inode) = only_inode("an inode", key, value, findings) else { return Ok(()) };
+        let (mut newest, mut inodes) = (BTreeMap::<HomeId, u16>::new(), BTreeMap::new());
+        self.for_each(table, prefix::INODE, |found| {
+            let Some(inode) = only_inode("an inode", found, findings) else { return Ok(()) };
             let Some(record) =
-                decode_or_lose::<InodeRecord>("the inode record", Some(inode), (key, value), findings)
+                decode_or_lose::<InodeRecord>("the inode record", Some(inode), found, findings)
             else {
                 return Ok(());
             };
-            if self.share.is_some() && !self.keeps(inode) {
+            let home = found.home;
+            if self.shares.get(&home).is_some_and(|share| !share.keeps(inode)) {
                 findings.wrong(
                     Part::Names,
-                    format!("{inode} is on the wrong node, where no lookup would find it"),
+                    format!("{inode} is at the wrong home, where no lookup would find it"),
                 );
-                findings.remove_aside(key.to_vec(), value.to_vec());
+                found.set_aside(findings);
                 return Ok(());
             }
-            newest = newest.max(((inode.0 & InodeId::COUNTER_MAX) >> 32) as u16);
-            self.inodes.insert(inode, Known { record, names: 0 });
+            let start = ((inode.0 & InodeId::COUNTER_MAX) >> 32) as u16;
+            newest.entry(home).and_modify(|newest| *newest = start.max(*newest)).or_insert(start);
+            inodes.insert(inode, Known { home, record, names: 0 });
             Ok(())
         })?;
-        if let Some(shard) = shard.filter(|shard| shard.incarnation < newest) {
+        self.inodes = inodes;
+        for (home, newest) in newest {
+            let Some(shard) = shards.get(&home).filter(|shard| shard.incarnation < newest) else { continue };
             let message = format!(
-                "the node counts {} starts, but has inodes of start {newest}: inode numbers could be allocated twice",
+                "{home} counts {} starts, but has inodes of start {newest}: inode numbers could be allocated twice",
                 shard.incarnation
             );
             findings.wrong(Part::Names, message);
-            let repaired = ShardRecord { incarnation: newest, ..shard };
-            findings.set(key::shard(), tameike_core::wire::codec::encode(&repaired)?);
+            let repaired = ShardRecord { incarnation: newest, ..shard.clone() };
+            findings.set(key_of_home(home, &key::shard()), codec::encode(&repaired)?);
         }
         Ok(())
     }
 
-    fn read_entries(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
-        for_each(table, prefix::ENTRY, |key, value| {
-            let (Some(dir), Some((offset, name))) =
-                (key::number(key).map(InodeId), key::offset_and_name(key))
-            else {
-                lose_key("a name", key, value, findings);
-                return Ok(());
-            };
-            let shown = String::from_utf8_lossy(name).into_owned();
-            let what = format!("the name {shown:?} in directory {dir}");
-            let Some(target) = decode_or_lose::<Target>(&what, None, (key, value), findings) else {
-                return Ok(());
-            };
-            if offset != DirOffset::of(dir, name) {
-                lose_key(&what, key, value, findings);
-                return Ok(());
-            }
-            if let Some(why) = self.invalid_reason(dir, target) {
-                let loss = Loss::of(target.inode, Some(shown), None);
-                findings.lost(Part::Names, format!("{what} is dangling: {why}"), vec![loss]);
-                findings.remove_aside(key.to_vec(), value.to_vec());
-                return Ok(());
-            }
-            self.entries += 1;
-            let counts = self.children.entry(dir).or_default();
-            counts.0 += 1;
-            counts.1 += u64::from(target.kind == FileKind::Directory);
-            if target.kind == FileKind::Directory {
-                self.parent_entries
-                    .entry(target.inode)
-                    .or_default()
-                    .push(ParentEntry { dir, key: key.to_vec() });
-            }
-            if let Some(known) = self.inodes.get_mut(&target.inode) {
-                known.names += 1;
-            }
-            Ok(())
-        })
+    fn read_entries(&mut self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
+        for home in self.homes.clone() {
+            for_each(&HomeTable::new(home, table), prefix::ENTRY, |key, value| {
+                self.read_entry(Found { home, key, value }, findings);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read_entry(&mut self, found: Found<'_>, findings: &mut Findings) {
+        let (Some(dir), Some((offset, name))) =
+            (key::number(found.key).map(InodeId), key::offset_and_name(found.key))
+        else {
+            return lose_key("a name", found, findings);
+        };
+        let shown = String::from_utf8_lossy(name).into_owned();
+        let what = format!("the name {shown:?} in directory {dir}");
+        let Some(target) = decode_or_lose::<Target>(&what, None, found, findings) else { return };
+        if offset != DirOffset::of(dir, name) {
+            return lose_key(&what, found, findings);
+        }
+        if let Some(why) = self.invalid_reason(dir, target) {
+            let loss = Loss::of(target.inode, Some(shown), None);
+            findings.lost(Part::Names, format!("{what} is dangling: {why}"), vec![loss]);
+            return found.set_aside(findings);
+        }
+        self.entries += 1;
+        let counts = self.children.entry((found.home, dir)).or_default();
+        counts.0 += 1;
+        counts.1 += u64::from(target.kind == FileKind::Directory);
+        if target.kind == FileKind::Directory {
+            let entry = ParentEntry { dir, home: found.home, key: found.key.to_vec() };
+            self.parent_entries.entry(target.inode).or_default().push(entry);
+        }
+        if let Some(known) = self.inodes.get_mut(&target.inode) {
+            known.names += 1;
+        }
     }
 
     /// The reason why an entry is invalid.

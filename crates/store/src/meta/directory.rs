@@ -1,6 +1,6 @@
-//! Directories: entries, and the node's record of each directory's children.
+//! Directories: entries, and the home's record of each directory's children.
 
-use super::record::{self, DirectoryRecord, InodeRecord, Share};
+use super::record::{self, DirectoryRecord, InodeRecord};
 use super::{Outcome, Shard, key, query};
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_core::wire::meta::{EntryName, NewInode, Target};
@@ -28,7 +28,7 @@ fn subtract_counts(children: &mut DirectoryRecord, entries: u64, target: Target)
 }
 
 impl Shard<'_> {
-    /// The node's record of `dir`, or a new one.
+    /// The home's record of `dir`, or a new one.
     fn children(&self, dir: InodeId, sharded: bool) -> Result<DirectoryRecord> {
         let fresh = DirectoryRecord { sharded, ..DirectoryRecord::default() };
         Ok(query::directory(self.table, dir)?.unwrap_or(fresh))
@@ -224,8 +224,9 @@ impl Shard<'_> {
         self.put_children(dir, &children)
     }
 
-    /// Marks the directory as sharded, and drops entries whose slots belong to other nodes.
-    pub(super) fn finish_sharding(&mut self, dir: InodeId, share: &Share) -> Result<()> {
+    /// Marks the directory as sharded, and drops entries whose slots belong to other homes.
+    pub(super) fn finish_sharding(&mut self, dir: InodeId) -> Result<()> {
+        let share = query::share(self.table)?;
         let mut children = self.children(dir, true)?;
         children.sharded = true;
         let (entries, _) = query::entries(self.table, dir, DirOffset::START, usize::MAX - 1)?;

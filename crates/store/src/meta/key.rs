@@ -2,7 +2,7 @@
 
 use crate::table::prefix;
 use tameike_core::wire::meta::EntryName;
-use tameike_core::{DirOffset, InodeId, NodeId, OperationId};
+use tameike_core::{DirOffset, HomeId, InodeId, OperationId};
 
 fn numbered(prefix: u8, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(9);
@@ -99,20 +99,20 @@ pub(super) fn offset_and_name(key: &[u8]) -> Option<(DirOffset, &[u8])> {
 }
 
 pub(super) fn step(operation: OperationId, number: u32) -> Vec<u8> {
-    let mut key = first_step(operation.node, operation.sequence);
+    let mut key = first_step(operation.home, operation.sequence);
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
 
 /// Start of the steps of a coordinator's operations from number `sequence` on.
-pub(super) fn first_step(coordinator: NodeId, sequence: u64) -> Vec<u8> {
+pub(super) fn first_step(coordinator: HomeId, sequence: u64) -> Vec<u8> {
     let mut key = vec![prefix::STEP];
     key.extend_from_slice(&coordinator.0.to_be_bytes());
     key.extend_from_slice(&sequence.to_be_bytes());
     key
 }
 
-pub(super) fn finished(coordinator: NodeId) -> Vec<u8> {
+pub(super) fn finished(coordinator: HomeId) -> Vec<u8> {
     let mut key = vec![prefix::FINISHED];
     key.extend_from_slice(&coordinator.0.to_be_bytes());
     key

@@ -1,10 +1,10 @@
-//! Metadata shard of a node: a deterministic state machine of names and inodes over a [`Table`].
+//! Metadata shard of a home: a deterministic state machine of names and inodes over the records of the home in a [`Table`].
 //!
 //! A [`LogCommand`] contains everything that could differ between two runs (times, inode counters, open inodes), so
 //! that [`apply`] on equal tables gives equal tables, byte for byte. `Ledger::execute` logs a command that succeeded,
 //! and undoes the changes of one that failed.
 //!
-//! This module does no I/O and never waits. It knows one node's part of the name space. The metadata service knows the
+//! This module does no I/O and never waits. It knows one home's part of the name space. The metadata service knows the
 //! home of each record, the open inodes, and the names that pending operations change.
 
 pub(crate) mod check;
@@ -21,13 +21,13 @@ mod xattr;
 
 pub use directory::new_inode_id;
 
-use crate::table::Table;
+use crate::table::{HomeTable, Table};
 use record::{Decision, InodeRecord, Intent, ShardRecord, Share, Truncation};
 use serde::{Deserialize, Serialize};
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, Target};
 use tameike_core::{
-    Attr, Errno, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, View,
+    Attr, Errno, FileKind, Generation, HomeId, InodeId, Layout, OperationId, Result, Timestamp, View,
 };
 
 /// A record of the log.
@@ -35,10 +35,10 @@ use tameike_core::{
 pub enum LogCommand {
     /// The service starts: a new incarnation. Creates missing roots.
     Start {
-        /// Roots that this node keeps.
+        /// Roots that this home keeps.
         roots: Vec<InodeId>,
-        /// The homes that this node serves; `None` without a device.
-        share: Option<Share>,
+        /// The part of the names and inodes that the home has.
+        share: Share,
         /// Owner of new roots.
         uid: u32,
         /// Group of new roots.
@@ -55,14 +55,14 @@ pub enum LogCommand {
         /// Open inodes of the command: without links they stay until [`LogCommand::Forget`].
         held: Vec<InodeId>,
     },
-    /// An operation across nodes begins.
+    /// An operation across homes begins.
     Begin {
         /// Its sequence number.
         sequence: u64,
         /// Its plan, for recovery after a crash.
         intent: Intent,
     },
-    /// An operation is decided. It also ends, if no step on another node remains.
+    /// An operation is decided. It also ends, if no step at another home remains.
     Decide {
         /// The operation.
         operation: OperationId,
@@ -84,8 +84,6 @@ pub enum LogCommand {
         sequence: u64,
         /// The directory.
         dir: InodeId,
-        /// The homes that this node serves.
-        share: Share,
     },
     /// A unit has the inline content now, if the generation is still this one (else `EAGAIN`).
     Spilled {
@@ -171,13 +169,13 @@ pub struct Applied {
     pub outcome: Outcome,
     /// Files whose units must be truncated; logged in the same change.
     pub truncations: Vec<(InodeId, Truncation)>,
-    /// A directory that got an entry, and its number of entries on this node.
+    /// A directory that got an entry, and its number of entries at this home.
     pub grown: Option<(InodeId, u64)>,
     /// Inodes created minus inodes removed, by view.
     pub inodes: [i64; View::ALL.len()],
 }
 
-/// Applies `command`. After an error the table may be partly changed: the caller undoes the changes.
+/// Applies `command` to the table of a home. After an error the table may be partly changed: the caller undoes the changes.
 ///
 /// # Errors
 /// The POSIX errno of the request; `EIO` if a record is damaged.
@@ -189,12 +187,21 @@ pub fn apply(table: &mut dyn Table, command: &LogCommand) -> Result<Applied> {
     Ok(Applied { outcome, truncations, grown, inodes })
 }
 
-/// Applies a log record during replay.
+/// The log record of a command of a home.
+///
+/// # Errors
+/// `EINVAL` if it is too large.
+pub fn log_record(home: HomeId, command: &LogCommand) -> Result<Vec<u8>> {
+    codec::encode(&(home, command))
+}
+
+/// Applies a log record to the table of a node during replay.
 ///
 /// # Errors
 /// Those of [`apply`]; `EBADMSG` if `body` does not decode.
 pub fn replay(table: &mut dyn Table, body: &[u8]) -> Result<()> {
-    apply(table, &codec::decode(body)?).map(|_| ())
+    let (home, command) = codec::decode(body)?;
+    apply(&mut HomeTable::new(home, table), &command).map(|_| ())
 }
 
 /// State of one command.
@@ -209,9 +216,7 @@ struct Shard<'a> {
 impl<'a> Shard<'a> {
     fn run(&mut self, command: &'a LogCommand) -> Result<Outcome> {
         match command {
-            LogCommand::Start { roots, share, uid, gid, now } => {
-                self.start(roots, share.as_ref(), (*uid, *gid), *now)
-            }
+            LogCommand::Start { roots, share, uid, gid, now } => self.start(roots, share, (*uid, *gid), *now),
             LogCommand::Wire { command, inode_counter, held } => {
                 self.held = held;
                 self.wire(command, *inode_counter)
@@ -222,8 +227,8 @@ impl<'a> Shard<'a> {
                 self.decide(*operation, decision, *now)
             }
             LogCommand::End { sequence } => self.end(*sequence),
-            LogCommand::Sharded { sequence, dir, share } => {
-                self.finish_sharding(*dir, share)?;
+            LogCommand::Sharded { sequence, dir } => {
+                self.finish_sharding(*dir)?;
                 self.end(*sequence)
             }
             LogCommand::Spilled { inode, generation } => self.spilled(*inode, *generation),
@@ -259,13 +264,13 @@ impl<'a> Shard<'a> {
     fn start(
         &mut self,
         roots: &[InodeId],
-        share: Option<&Share>,
+        share: &Share,
         owner: (u32, u32),
         now: Timestamp,
     ) -> Result<Outcome> {
         let shard: Option<ShardRecord> = record::get(self.table, &key::shard())?;
         let incarnation = shard.map_or(0, |shard| shard.incarnation).checked_add(1).ok_or(Errno::EDQUOT)?;
-        record::put(self.table, key::shard(), &ShardRecord { incarnation, share: share.cloned() })?;
+        record::put(self.table, key::shard(), &ShardRecord { incarnation, share: share.clone() })?;
         for &root in roots {
             if query::inode(self.table, root)?.is_none() {
                 self.put_inode(root, &root_record(root, owner, now))?;

@@ -1,12 +1,12 @@
-//! Operations across nodes: the log commands of their coordinator, and the steps on other nodes.
+//! Operations across homes: the log commands of their coordinator, and the steps at other homes.
 //!
 //! ```text
 //! coordinator   Begin ---------------------------------> Decide ----------------> End
 //!                 | prepare (can fail, can be undone)      ^  | redo (cannot fail)
-//! other nodes     +--> Step 0, Step 1, ... commit step ----+  +--> Step n, ...
+//! other homes     +--> Step 0, Step 1, ... commit step ----+  +--> Step n, ...
 //! ```
 //!
-//! An operation without steps on other nodes is a single `Decide`: one atomic change. A node keeps the result of a
+//! An operation without steps at other homes is a single `Decide`: one atomic change. A home keeps the result of a
 //! step, by operation and number, until the coordinator reports that the operation has ended; so a step is applied once
 //! however often the request arrives.
 
@@ -56,7 +56,7 @@ impl Shard<'_> {
         Ok(Outcome::Done)
     }
 
-    /// Applies a step of an operation that another node coordinates.
+    /// Applies a step of an operation that another home coordinates.
     pub(super) fn foreign_step(
         &mut self,
         operation: OperationId,
@@ -89,7 +89,7 @@ impl Shard<'_> {
 
     /// Drops the results of operations that their coordinator has ended.
     fn forget_steps(&mut self, operation: OperationId, finished: u64) -> Result<()> {
-        let known: u64 = record::get(self.table, &key::finished(operation.node))?.unwrap_or_default();
+        let known: u64 = record::get(self.table, &key::finished(operation.home))?.unwrap_or_default();
         if operation.sequence < known {
             return Err(Fault::new(Errno::ESTALE, "a step arrived after its operation had ended"));
         }
@@ -97,11 +97,11 @@ impl Shard<'_> {
             return Ok(());
         }
         // Starts at `known`: earlier results are gone, and a scan from the first one would pass all their removals.
-        let [start, end] = [known, finished].map(|sequence| key::first_step(operation.node, sequence));
+        let [start, end] = [known, finished].map(|sequence| key::first_step(operation.home, sequence));
         for (key, _) in self.table.scan(&start, &end, usize::MAX)? {
             self.table.delete(key);
         }
-        record::put(self.table, key::finished(operation.node), &finished)
+        record::put(self.table, key::finished(operation.home), &finished)
     }
 
     fn undo(&mut self, operation: OperationId, number: u32, now: Timestamp) -> Result<Outcome> {

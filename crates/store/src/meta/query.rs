@@ -1,28 +1,28 @@
 //! Read-only queries of the metadata shard.
 
 use super::key;
-use super::record::{self, DirectoryRecord, InodeRecord, Intent, ShardRecord, StepRecord, Truncation};
-use crate::table::{Table, prefix};
+use super::record::{self, DirectoryRecord, InodeRecord, Intent, ShardRecord, Share, StepRecord, Truncation};
+use crate::table::{ReadTable, prefix};
 use tameike_core::wire::meta::{DirEntry, EntryName, Target};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result, View};
 
 /// The record of an inode.
-pub fn inode(table: &dyn Table, inode: InodeId) -> Result<Option<InodeRecord>> {
+pub fn inode(table: &dyn ReadTable, inode: InodeId) -> Result<Option<InodeRecord>> {
     record::get(table, &key::inode(inode))
 }
 
 /// The target of a name.
-pub fn entry(table: &dyn Table, entry: &EntryName) -> Result<Option<Target>> {
+pub fn entry(table: &dyn ReadTable, entry: &EntryName) -> Result<Option<Target>> {
     record::get(table, &key::entry(entry))
 }
 
-/// The node's record of a directory's children.
-pub fn directory(table: &dyn Table, dir: InodeId) -> Result<Option<DirectoryRecord>> {
+/// The home's record of a directory's children.
+pub fn directory(table: &dyn ReadTable, dir: InodeId) -> Result<Option<DirectoryRecord>> {
     record::get(table, &key::directory(dir))
 }
 
 /// Content of an inline file, or target of a symbolic link.
-pub fn content(table: &dyn Table, inode: InodeId) -> Result<Vec<u8>> {
+pub fn content(table: &dyn ReadTable, inode: InodeId) -> Result<Vec<u8>> {
     Ok(table.get(&key::content(inode))?.unwrap_or_default())
 }
 
@@ -30,7 +30,7 @@ pub fn content(table: &dyn Table, inode: InodeId) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// `ENOENT`, or `EINVAL` if the inode is not a symbolic link.
-pub fn symlink(table: &dyn Table, link: InodeId) -> Result<Vec<u8>> {
+pub fn symlink(table: &dyn ReadTable, link: InodeId) -> Result<Vec<u8>> {
     match inode(table, link)? {
         Some(record) if record.kind == FileKind::Symlink => content(table, link),
         Some(_) => Err(Errno::EINVAL.into()),
@@ -42,21 +42,21 @@ pub fn symlink(table: &dyn Table, link: InodeId) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// `ENODATA` if the inode has none of this name.
-pub fn xattr(table: &dyn Table, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+pub fn xattr(table: &dyn ReadTable, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
     table.get(&key::xattr(inode, name))?.ok_or(Errno::ENODATA.into())
 }
 
 /// Names of all extended attributes, ascending.
-pub fn xattr_names(table: &dyn Table, inode: InodeId) -> Result<Vec<Vec<u8>>> {
+pub fn xattr_names(table: &dyn ReadTable, inode: InodeId) -> Result<Vec<Vec<u8>>> {
     let (start, end) = key::xattrs(inode);
     let names = table.scan(&start, &end, usize::MAX)?;
     Ok(names.into_iter().map(|(key, _)| key[start.len()..].to_vec()).collect())
 }
 
-/// Entries of `dir` on this node after `after`, ascending, about `limit` of them, and whether these are the last.
+/// Entries of `dir` at this home after `after`, ascending, about `limit` of them, and whether these are the last.
 /// Entries of one offset stay together.
 pub fn entries(
-    table: &dyn Table,
+    table: &dyn ReadTable,
     dir: InodeId,
     after: DirOffset,
     limit: usize,
@@ -77,7 +77,7 @@ pub fn entries(
     Ok((found, false))
 }
 
-fn read_entries(table: &dyn Table, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<DirEntry>> {
+fn read_entries(table: &dyn ReadTable, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<DirEntry>> {
     let found = table.scan(start, end, limit)?;
     found
         .into_iter()
@@ -90,7 +90,7 @@ fn read_entries(table: &dyn Table, start: &[u8], end: &[u8], limit: usize) -> Re
 }
 
 /// Pending operations, by sequence number.
-pub fn intents(table: &dyn Table) -> Result<Vec<(u64, Intent)>> {
+pub fn intents(table: &dyn ReadTable) -> Result<Vec<(u64, Intent)>> {
     numbered(table, prefix::INTENT)?
         .into_iter()
         .map(|(sequence, value)| Ok((sequence, record::decode(&[prefix::INTENT], &value)?)))
@@ -98,12 +98,12 @@ pub fn intents(table: &dyn Table) -> Result<Vec<(u64, Intent)>> {
 }
 
 /// A pending operation.
-pub fn intent(table: &dyn Table, sequence: u64) -> Result<Option<Intent>> {
+pub fn intent(table: &dyn ReadTable, sequence: u64) -> Result<Option<Intent>> {
     record::get(table, &key::intent(sequence))
 }
 
 /// The inode to which step `number` of an operation added a link that can be undone.
-pub fn added_link(table: &dyn Table, operation: OperationId, number: u32) -> Result<Option<InodeId>> {
+pub fn added_link(table: &dyn ReadTable, operation: OperationId, number: u32) -> Result<Option<InodeId>> {
     Ok(match record::get(table, &key::step(operation, number))? {
         Some(StepRecord::LinkAdded(inode)) => Some(inode),
         _ => None,
@@ -111,12 +111,12 @@ pub fn added_link(table: &dyn Table, operation: OperationId, number: u32) -> Res
 }
 
 /// Pending truncation of a file's units; of an inline file, one for when it is removed.
-pub fn truncation(table: &dyn Table, inode: InodeId) -> Result<Option<Truncation>> {
+pub fn truncation(table: &dyn ReadTable, inode: InodeId) -> Result<Option<Truncation>> {
     record::get(table, &key::truncation(inode))
 }
 
 /// Files whose units must be truncated now.
-pub fn truncations(table: &dyn Table) -> Result<Vec<(InodeId, Truncation)>> {
+pub fn truncations(table: &dyn ReadTable) -> Result<Vec<(InodeId, Truncation)>> {
     let mut pending = Vec::new();
     for (number, value) in numbered(table, prefix::TRUNCATION)? {
         if inode(table, InodeId(number))?.is_none_or(|record| !record.inline) {
@@ -127,7 +127,7 @@ pub fn truncations(table: &dyn Table) -> Result<Vec<(InodeId, Truncation)>> {
 }
 
 /// Inodes without links that were open.
-pub fn orphans(table: &dyn Table) -> Result<Vec<InodeId>> {
+pub fn orphans(table: &dyn ReadTable) -> Result<Vec<InodeId>> {
     Ok(numbered(table, prefix::ORPHAN)?.into_iter().map(|(inode, _)| InodeId(inode)).collect())
 }
 
@@ -135,7 +135,7 @@ pub fn orphans(table: &dyn Table) -> Result<Vec<InodeId>> {
 const COUNT_BATCH: usize = 1024;
 
 /// Number of inodes of each view.
-pub fn count_inodes(table: &dyn Table) -> Result<[u64; View::ALL.len()]> {
+pub fn count_inodes(table: &dyn ReadTable) -> Result<[u64; View::ALL.len()]> {
     let (mut counts, (mut start, end)) = ([0; View::ALL.len()], key::all(prefix::INODE));
     loop {
         let found = table.scan(&start, &end, COUNT_BATCH)?;
@@ -149,7 +149,7 @@ pub fn count_inodes(table: &dyn Table) -> Result<[u64; View::ALL.len()]> {
     }
 }
 
-fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
+fn numbered(table: &dyn ReadTable, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
     let (start, end) = key::all(prefix);
     let found = table.scan(&start, &end, usize::MAX)?;
     found
@@ -162,18 +162,23 @@ fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
         .collect()
 }
 
-/// Returns true if this node knows that a directory without a record of children here was removed. A directory that
+/// Returns true if this home knows that a directory without a record of children here was removed. A directory that
 /// never had an entry here has no record either; then only the home of its inode knows.
-pub(super) fn is_gone(table: &dyn Table, dir: InodeId) -> Result<bool> {
+pub(super) fn is_gone(table: &dyn ReadTable, dir: InodeId) -> Result<bool> {
     if let Some(record) = inode(table, dir)? {
         return Ok(record.links == 0);
     }
-    let shard: Option<ShardRecord> = record::get(table, &key::shard())?;
-    Ok(shard.and_then(|shard| shard.share).is_some_and(|share| share.keeps(dir)))
+    Ok(share(table)?.keeps(dir))
 }
 
-/// Returns true if this node knows that the directory was removed or is being removed.
-pub fn is_removed(table: &dyn Table, dir: InodeId) -> Result<bool> {
+/// The part of the names and inodes that this home has.
+pub(super) fn share(table: &dyn ReadTable) -> Result<Share> {
+    let shard: Option<ShardRecord> = record::get(table, &key::shard())?;
+    shard.map(|shard| shard.share).ok_or_else(|| Fault::io("a home without a record of its start was used"))
+}
+
+/// Returns true if this home knows that the directory was removed or is being removed.
+pub fn is_removed(table: &dyn ReadTable, dir: InodeId) -> Result<bool> {
     match directory(table, dir)? {
         Some(children) => Ok(children.sealed.is_some()),
         None => is_gone(table, dir),

@@ -1,6 +1,6 @@
 //! Values of the metadata shard's records.
 
-use crate::table::Table;
+use crate::table::{ReadTable, Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tameike_core::attr::Times;
 use tameike_core::limits::BLOCK_SIZE;
@@ -11,21 +11,19 @@ use tameike_core::{
     Timestamp,
 };
 
-/// The homes that a node serves (`core::placement`).
+/// The part of the names and inodes that a home has (`core::placement`). It never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// The node.
-    pub node: NodeId,
-    /// Its homes, ascending.
-    pub homes: Vec<HomeId>,
+    /// The home.
+    pub home: HomeId,
     /// Number of all homes.
     pub count: u32,
-    /// Nodes whose pinned inodes these homes have, ascending.
+    /// Nodes whose pinned inodes this home has, ascending.
     pub pinned: Vec<NodeId>,
 }
 
 impl Share {
-    /// Returns true if the node has the inode's record.
+    /// Returns true if the home has the inode's record.
     pub fn keeps(&self, inode: InodeId) -> bool {
         match inode.pinned_node() {
             Some(node) => self.pinned.binary_search(&node).is_ok(),
@@ -33,14 +31,9 @@ impl Share {
         }
     }
 
-    /// Returns true if the node serves the home of a slot.
+    /// Returns true if this is the home of a slot.
     pub fn keeps_slot(&self, slot: Slot) -> bool {
-        self.homes.binary_search(&HomeId((u32::from(slot.0) % self.count.max(1)) as u16)).is_ok()
-    }
-
-    /// Returns true if the node serves all homes.
-    pub fn is_whole(&self) -> bool {
-        self.homes.len() == self.count as usize
+        u32::from(slot.0) % self.count.max(1) == u32::from(self.home.0)
     }
 }
 
@@ -49,8 +42,8 @@ impl Share {
 pub struct ShardRecord {
     /// Number of starts of the service: the high bits of all inode counters that it allocates.
     pub incarnation: u16,
-    /// The homes that this node serves; `None` without a device: none.
-    pub share: Option<Share>,
+    /// The part of the names and inodes that the home has.
+    pub share: Share,
 }
 
 /// An inode.
@@ -131,19 +124,19 @@ impl InodeRecord {
     }
 }
 
-/// A node's record of a directory's children. A directory without one has no entries and is not sharded.
+/// A home's record of a directory's children. A directory without one has no entries and is not sharded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryRecord {
-    /// Number of entries on this node.
+    /// Number of entries at this home.
     pub entries: u64,
     /// Number of directories among them.
     pub subdirs: u64,
     /// Last change of an entry.
     pub changed: Timestamp,
-    /// Whether the directory is sharded over all burst-buffer nodes.
+    /// Whether the directory is sharded over all homes.
     pub sharded: bool,
     /// The operation that removes or has removed the directory: it gets no new entries. At the home of the directory's
-    /// inode the record goes with the inode, whose absence means the same. Other nodes keep it, since a node that does
+    /// inode the record goes with the inode, whose absence means the same. Other homes keep it, since a node that does
     /// not know of the removal may still send requests.
     pub sealed: Option<OperationId>,
 }
@@ -165,30 +158,30 @@ pub struct Truncation {
     pub size: u64,
 }
 
-/// A step with its node and its number in the operation.
+/// A step with its home and its number in the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedStep {
-    /// The node that applies it.
-    pub node: NodeId,
+    /// The home that applies it.
+    pub home: HomeId,
     /// Its number.
     pub number: u32,
     /// The step.
     pub step: Step,
 }
 
-/// The coordinator's record of an operation across nodes, until it ends.
+/// The coordinator's record of an operation across homes, until it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Intent {
     /// Undecided: `prepared` steps may have been applied. After a crash, the coordinator completes the operation by
     /// `decision` if the step `commit` was applied, else it undoes everything.
     Open {
         /// Preparing steps, which can be undone.
-        prepared: Vec<(NodeId, u32)>,
+        prepared: Vec<(HomeId, u32)>,
         /// The step whose success decides the operation.
-        commit: Option<(NodeId, u32)>,
+        commit: Option<(HomeId, u32)>,
         /// Steps after the decision.
         decision: Decision,
-        /// A name on this node that no other operation may change meanwhile.
+        /// A name at this home that no other operation may change meanwhile.
         busy: Option<EntryName>,
     },
     /// Decided: these steps remain; they cannot fail.
@@ -208,11 +201,11 @@ pub enum Intent {
 pub struct Decision {
     /// Steps on the coordinator, in one change.
     pub local: Vec<Step>,
-    /// Steps on other nodes afterwards, in order.
+    /// Steps at other homes afterwards, in order.
     pub redo: Vec<PlacedStep>,
 }
 
-/// An applied step of another node's operation.
+/// An applied step of another home's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepRecord {
     /// Applied and final.
@@ -227,7 +220,7 @@ pub enum StepRecord {
     Undone,
 }
 
-pub(super) fn get<T: DeserializeOwned>(table: &dyn Table, key: &[u8]) -> Result<Option<T>> {
+pub(super) fn get<T: DeserializeOwned>(table: &dyn ReadTable, key: &[u8]) -> Result<Option<T>> {
     table.get(key)?.map(|value| decode(key, &value)).transpose()
 }
 

@@ -1,27 +1,30 @@
 use super::record::{DirectoryRecord, InodeRecord, PlacedStep, StepRecord};
 use super::*;
 use crate::table::memory::MemoryTable as Map;
+use crate::table::{ReadTable, key_of_home};
 use proptest::prelude::*;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX};
 use tameike_core::wire::meta::{EntryName, NewInode, Step};
 use tameike_core::{DirOffset, HomeId, Layout, NodeId};
 
-/// The node serves some homes of 4096.
-fn serving(homes: impl IntoIterator<Item = u16>) -> Share {
-    let homes = homes.into_iter().map(HomeId).collect();
-    Share { node: NodeId(0), homes, count: 4096, pinned: vec![NodeId(0)] }
+/// The part of one home of 4096.
+fn part_of(home: u16) -> Share {
+    Share { home: HomeId(home), count: 4096, pinned: vec![NodeId(0)] }
 }
 
 impl Map {
     /// A shard with the root, after its first start.
     fn started() -> Self {
         let mut map = Self::default();
-        // Only the home of the root's slot.
-        let (roots, share) = (vec![InodeId::ROOT], Some(serving([0])));
-        let start = LogCommand::Start { roots, share, uid: 1, gid: 2, now: at(1) };
-        assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 1 });
+        assert_eq!(map.run(&Self::start(1, 2, 1)).unwrap().outcome, Outcome::Started { incarnation: 1 });
         map
+    }
+
+    /// A start of the home of the root's slot.
+    fn start(uid: u32, gid: u32, seconds: i64) -> LogCommand {
+        let (roots, share) = (vec![InodeId::ROOT], part_of(0));
+        LogCommand::Start { roots, share, uid, gid, now: at(seconds) }
     }
 
     /// Undoes a failed command, as the ledger does.
@@ -46,7 +49,7 @@ impl Map {
     }
 
     fn step(&mut self, sequence: u64, number: u32, finished: u64, step: Step) -> Result<Outcome> {
-        let operation = OperationId { node: NodeId(9), sequence };
+        let operation = OperationId { home: HomeId(9), sequence };
         self.wire(Command::Step { operation, number, step, by: None, finished, now: at(5) })
     }
 
@@ -73,9 +76,7 @@ fn create(name: &str, kind: FileKind) -> Command {
 fn each_start_is_counted_and_keeps_existing_roots() {
     let mut map = Map::started();
     let root = map.record(InodeId::ROOT);
-    let (roots, share) = (vec![InodeId::ROOT], Some(serving([0])));
-    let start = LogCommand::Start { roots, share, uid: 8, gid: 9, now: at(9) };
-    assert_eq!(map.run(&start).unwrap().outcome, Outcome::Started { incarnation: 2 });
+    assert_eq!(map.run(&Map::start(8, 9, 9)).unwrap().outcome, Outcome::Started { incarnation: 2 });
     assert_eq!(map.record(InodeId::ROOT), root);
 }
 
@@ -138,7 +139,7 @@ fn a_step_is_applied_once_until_its_operation_ends() {
     assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::UndoOutcome { applied: false }));
     assert_eq!(map.record(inode).links, 1);
     map.step(11, 0, 11, Step::AddLink { inode }).unwrap();
-    assert_eq!(query::added_link(&map, OperationId { node: NodeId(9), sequence: 10 }, 0), Ok(None));
+    assert_eq!(query::added_link(&map, OperationId { home: HomeId(9), sequence: 10 }, 0), Ok(None));
     let late = map.step(10, 0, 0, Step::AddLink { inode });
     assert_eq!(late.unwrap_err().errno, Errno::ESTALE);
     assert_eq!(map.record(inode).links, 2);
@@ -155,7 +156,7 @@ struct Removals {
     passed: std::cell::Cell<usize>,
 }
 
-impl Table for Removals {
+impl ReadTable for Removals {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.map.get(key)
     }
@@ -164,6 +165,9 @@ impl Table for Removals {
         self.passed.set(self.passed.get() + passed);
         self.map.scan(start, end, limit)
     }
+}
+
+impl Table for Removals {
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.removed.remove(&key);
         self.map.put(key, value);
@@ -181,7 +185,7 @@ fn the_cost_of_a_step_does_not_grow_with_ended_operations() {
     let inode = map.create("file");
     let mut table = Removals { map, ..Removals::default() };
     for sequence in 1..=1000 {
-        let operation = OperationId { node: NodeId(9), sequence };
+        let operation = OperationId { home: HomeId(9), sequence };
         let step = if sequence % 2 == 1 { Step::AddLink { inode } } else { Step::DropLink { inode } };
         let command = Command::Step { operation, number: 0, step, by: None, finished: sequence, now: at(1) };
         let command = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
@@ -199,7 +203,7 @@ fn a_step_undone_before_its_arrival_is_refused() {
     assert_eq!(map.step(10, 0, 0, Step::AddLink { inode }).unwrap_err().errno, Errno::EAGAIN);
     assert_eq!(map.record(inode).links, 1);
     assert_eq!(
-        record::get(&map, &key::step(OperationId { node: NodeId(9), sequence: 10 }, 0)),
+        record::get(&map, &key::step(OperationId { home: HomeId(9), sequence: 10 }, 0)),
         Ok(Some(StepRecord::Undone))
     );
 }
@@ -360,7 +364,7 @@ fn any_command() -> impl Strategy<Value = Command> {
             inode, name: b"user.x".to_vec(), value: vec![1], create, replace: !create, now: at(3)
         }),
         4 => (0..6_u64, 0..4_u32, 0..6_u64, any_step()).prop_map(|(sequence, number, finished, step)| {
-            let operation = OperationId { node: NodeId(9), sequence };
+            let operation = OperationId { home: HomeId(9), sequence };
             Command::Step { operation, number, step, by: None, finished, now: at(4) }
         }),
         1 => (any_inode(), any::<bool>())
@@ -373,18 +377,14 @@ fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
         8 => (any_command(), prop::collection::vec(any_inode(), 0..3))
             .prop_map(|(command, held)| LogCommand::Wire { command, inode_counter: 0, held }),
         1 => (0..6_u64, prop::collection::vec(any_step(), 0..4)).prop_map(|(sequence, local)| {
-            let operation = OperationId { node: NodeId(0), sequence };
+            let operation = OperationId { home: HomeId(0), sequence };
             let decision = Decision { local, redo: Vec::new() };
             LogCommand::Decide { operation, decision, held: Vec::new(), now: at(6) }
         }),
         1 => any_inode().prop_map(|inode| LogCommand::Forget { inode }),
         1 => prop::collection::vec((any_inode(), (0..9_i64).prop_map(at)), 0..3)
             .prop_map(|files| LogCommand::Accessed { files }),
-        1 => (any_inode(), prop::collection::btree_set(0..4096_u16, 0..9), prop::sample::select(vec![0, 1, 16, 4096]))
-            .prop_map(|(dir, homes, count)| {
-                let share = Share { count, ..serving(homes) };
-                LogCommand::Sharded { sequence: 1, dir, share }
-            }),
+        1 => any_inode().prop_map(|dir| LogCommand::Sharded { sequence: 1, dir }),
     ];
     prop::collection::vec(command, 0..60).prop_map(|mut log| {
         for (number, command) in log.iter_mut().enumerate() {
@@ -402,14 +402,15 @@ proptest! {
     /// No command panics, and replay of the logged commands gives the same table.
     #[test]
     fn replay_gives_the_same_table(log in any_log()) {
-        let (mut map, mut replayed) = (Map::started(), Map::started());
-        for command in &log {
-            let body = codec::encode(command).unwrap();
+        let (mut map, mut replayed, home) = (Map::default(), Map::default(), HomeId(300));
+        for command in [Map::start(1, 2, 1)].iter().chain(&log) {
+            let record = log_record(home, command).unwrap();
             if map.run(command).is_ok() {
-                replay(&mut replayed, &body).unwrap();
+                replay(&mut replayed, &record).unwrap();
             }
         }
-        prop_assert_eq!(map, replayed);
+        let of_home = map.0.into_iter().map(|(key, value)| (key_of_home(home, &key), value));
+        prop_assert_eq!(of_home.collect::<std::collections::BTreeMap<_, _>>(), replayed.0);
     }
 
     #[test]
@@ -433,30 +434,23 @@ proptest! {
 #[test]
 fn the_format_of_log_commands_is_stable() {
     let now = Timestamp { seconds: -2, nanoseconds: 300 };
-    let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
+    let (inode, operation) = (InodeId(0x1_0203), OperationId { home: HomeId(200), sequence: 129 });
     let name = EntryName { dir: InodeId(1), name: b"ab".to_vec() };
-    let placed = PlacedStep { node: NodeId(3), number: 2, step: Step::DropLink { inode } };
+    let placed = PlacedStep { home: HomeId(3), number: 2, step: Step::DropLink { inode } };
     let decision = Decision { local: vec![Step::LockTree], redo: vec![placed.clone()] };
     let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
     let open = Intent::Open {
-        prepared: vec![(NodeId(3), 0)],
-        commit: Some((NodeId(4), 1)),
+        prepared: vec![(HomeId(3), 0)],
+        commit: Some((HomeId(4), 1)),
         decision: decision.clone(),
         busy: Some(name),
     };
     let wire = Command::Commit { inode, end: 300, sparse: true, now };
-    let homes = vec![HomeId(2), HomeId(129)];
-    let share = Share { node: NodeId(3), homes, count: 300, pinned: vec![NodeId(3)] };
+    let share = Share { home: HomeId(129), count: 300, pinned: vec![NodeId(3)] };
     let commands = [
         (
-            LogCommand::Start {
-                roots: vec![InodeId(1)],
-                share: Some(share.clone()),
-                uid: 1000,
-                gid: 100,
-                now,
-            },
-            "000101010302028101ac020103e8076403ac02",
+            LogCommand::Start { roots: vec![InodeId(1)], share, uid: 1000, gid: 100, now },
+            "0001018101ac020103e8076403ac02",
         ),
         (
             LogCommand::Wire { command: wire, inode_counter: 300, held: vec![inode] },
@@ -476,7 +470,7 @@ fn the_format_of_log_commands_is_stable() {
             "03c80181010107010302018384040183840403ac02",
         ),
         (LogCommand::End { sequence: 129 }, "048101"),
-        (LogCommand::Sharded { sequence: 129, dir: inode, share }, "0581018384040302028101ac020103"),
+        (LogCommand::Sharded { sequence: 129, dir: inode }, "058101838404"),
         (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
         (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
         (LogCommand::Forget { inode }, "08838404"),
@@ -491,7 +485,7 @@ fn the_format_of_log_commands_is_stable() {
 #[test]
 fn the_format_of_records_is_stable() {
     let now = Timestamp { seconds: -2, nanoseconds: 300 };
-    let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
+    let (inode, operation) = (InodeId(0x1_0203), OperationId { home: HomeId(200), sequence: 129 });
     let steps = [
         (StepRecord::Applied, "00"),
         (StepRecord::LinkAdded(inode), "01838404"),
@@ -509,7 +503,7 @@ fn the_format_of_records_is_stable() {
     let sealed = Some(operation);
     let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, sharded: true, sealed };
     assert_eq!(hex(&children), "ac020103ac020101c8018101");
-    assert_eq!(hex(&ShardRecord { incarnation: 300, share: Some(serving([0])) }), "ac020100010080200100");
+    assert_eq!(hex(&ShardRecord { incarnation: 300, share: part_of(0) }), "ac020080200100");
     let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
     assert_eq!(hex(&truncation), "0303ac02");
 }
@@ -518,12 +512,12 @@ fn hex(record: &impl Serialize) -> String {
     codec::encode(record).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Regression: every node kept the record of a removed directory for the whole job.
+/// Regression: every home kept the record of a removed directory for the whole job.
 #[test]
 fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     let mut map = Map::started();
-    // As the only node, this one keeps not only the entries of the directory, but also its inode.
-    let share = Some(serving(0..4096));
+    // As the only home, this one keeps not only the entries of the directory, but also its inode.
+    let share = Share { count: 1, ..part_of(0) };
     map.run(&LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 2, now: at(1) }).unwrap();
     let Ok(Outcome::Created { target, .. }) = map.wire(create("dir", FileKind::Directory)) else {
         panic!("expected a new directory")
@@ -539,7 +533,7 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     map.step(2, 1, 0, Step::Detach { entry: entry("dir"), sharded: false, target }).unwrap();
     // A process has it open: the inode stays for a while.
     let step = Step::DropLink { inode: dir };
-    let operation = OperationId { node: NodeId(9), sequence: 2 };
+    let operation = OperationId { home: HomeId(9), sequence: 2 };
     let command = Command::Step { operation, number: 2, step, by: None, finished: 0, now: at(5) };
     map.run(&LogCommand::Wire { command, inode_counter: 0, held: vec![dir] }).unwrap();
     for forgotten in [false, true] {
@@ -561,16 +555,16 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     }
 }
 
-/// Nodes other than the inode's home keep the record; the test bounds its size.
+/// Homes other than the inode's keep the record; the test bounds its size.
 #[test]
-fn the_record_of_a_removed_directory_on_other_nodes_is_small() {
+fn the_record_of_a_removed_directory_at_other_homes_is_small() {
     let mut map = Map::started();
     let dir = InodeId::in_slot(tameike_core::Slot(7), 1 << 40);
-    let operation = OperationId { node: NodeId(4095), sequence: 1 << 40 };
+    let operation = OperationId { home: HomeId(4095), sequence: 1 << 40 };
     let (step, now) = (Step::Seal { dir, sharded: false }, at(1 << 33));
     map.wire(Command::Step { operation, number: 0, step, by: None, finished: 0, now }).unwrap();
     map.step(1, 0, u64::MAX, Step::DropLink { inode: dir }).unwrap();
-    let seal_record = query::directory(&map, dir).unwrap().expect("the record stays on other nodes");
+    let seal_record = query::directory(&map, dir).unwrap().expect("the record stays at other homes");
     assert_eq!(seal_record.sealed, Some(operation));
     let key = key::directory(dir);
     assert!(key.len() + map.0[&key].len() <= 48, "{} bytes", key.len() + map.0[&key].len());

@@ -1,6 +1,6 @@
 //! A table in memory, for tests and fuzzing.
 
-use super::Table;
+use super::{ReadTable, Table};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tameike_core::Result;
@@ -9,7 +9,7 @@ use tameike_core::Result;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryTable(pub BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl Table for MemoryTable {
+impl ReadTable for MemoryTable {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.0.get(key).cloned())
     }
@@ -20,6 +20,9 @@ impl Table for MemoryTable {
         let range = self.0.range::<[u8], _>((Bound::Included(start), Bound::Excluded(end)));
         Ok(range.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
     }
+}
+
+impl Table for MemoryTable {
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.0.insert(key, value);
     }

@@ -18,7 +18,7 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_fabric::{Carried, PeerEvent, Rpc, Service, Target};
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_server::holders::CacheTable;
@@ -172,6 +172,7 @@ impl Service for Dispatcher {
     fn serve(
         &self,
         from: NodeId,
+        _: Option<HomeId>,
         request: Request,
         _: Option<Payload>,
         _: Target,

@@ -1,4 +1,4 @@
-//! Metadata operations across nodes, and their steps.
+//! Metadata operations across homes, and their steps.
 
 use super::{EntryName, Target};
 use crate::ids::InodeId;
@@ -15,8 +15,8 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// A metadata operation that may concern several nodes. The home of `entry` (for a rename: of `from`) coordinates it:
-/// it logs the intent, sends idempotent steps to other nodes, then logs the end.
+/// A metadata operation that may concern several homes. The home of `entry` (for a rename: of `from`) coordinates it:
+/// it logs the intent, sends idempotent steps to other homes, then logs the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameOperation {
     /// Removes a name of anything but a directory.
@@ -57,7 +57,7 @@ impl NameOperation {
     }
 }
 
-/// One step of a [`NameOperation`]. On the coordinator it is part of one atomic change; on another node it is a
+/// One step of a [`NameOperation`]. On the coordinator it is part of one atomic change; at another home it is a
 /// separate command, applied once. A step whose condition fails changes nothing; `EAGAIN` means that the coordinator
 /// must plan the operation again from the current names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ pub enum Step {
         /// Its new parent.
         parent: InodeId,
     },
-    /// Fails with `EINVAL` if `dir` is `ancestor` or below it. Only for nodes with all directories.
+    /// Fails with `EINVAL` if `dir` is `ancestor` or below it. Only for homes with all directories of a view.
     NotBelow {
         /// A directory.
         dir: InodeId,

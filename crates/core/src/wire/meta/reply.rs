@@ -6,7 +6,7 @@ use crate::ids::{DirOffset, InodeId};
 use crate::wire::holders::Holder;
 use serde::{Deserialize, Serialize};
 
-/// Times and counts of a directory on one node; those of several nodes add up.
+/// Times and counts of a directory at one home; those of several homes add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirStat {
     /// Number of entries.
@@ -20,7 +20,7 @@ pub struct DirStat {
 }
 
 impl DirStat {
-    /// Adds those of another node.
+    /// Adds those of another home.
     pub fn gather(&mut self, other: Self) {
         self.entries += other.entries;
         self.subdirs += other.subdirs;
@@ -64,15 +64,15 @@ impl Node {
 pub enum MetaReply {
     /// Done.
     Done,
-    /// The target of the name, with the attributes if the inode is on the same node.
+    /// The target of the name, with the attributes if the inode is at the same home.
     Entry {
         /// Inode and kind.
         target: Target,
-        /// Attributes, if the node has them.
+        /// Attributes, if the home has them.
         node: Option<Node>,
         /// Whether the request created it.
         created: bool,
-        /// State of the directory on this node after a change.
+        /// State of the directory at this home after a change.
         dir: Option<DirStat>,
         /// Whether the requesting view may answer lookups of the name for [`NAME_LEASE`](crate::limits::NAME_LEASE), or
         /// until the lease is revoked.
@@ -80,7 +80,7 @@ pub enum MetaReply {
     },
     /// Attributes (and inline content).
     Node(Node),
-    /// State of a directory on this node.
+    /// State of a directory at this home, or at all homes of this node.
     DirStat(DirStat),
     /// Entries, ascending.
     Entries {
@@ -107,11 +107,11 @@ pub enum MetaReply {
         /// Whether the step was applied and is final.
         applied: bool,
     },
-    /// The directory is sharded and the sender assumes that it is not, or vice versa: it must resend to the right node.
+    /// The directory is sharded and the sender assumes that it is not, or vice versa: it must resend to the right home.
     Sharding {
         /// Whether it is sharded.
         sharded: bool,
     },
-    /// A metadata operation is done; state of the directory of its coordinating name on this node.
+    /// A metadata operation is done; state of the directory of its coordinating name at this home.
     DirChanged(DirStat),
 }

@@ -3,6 +3,7 @@
 use super::*;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use tameike_core::HomeId;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::call::{ExtentLocation, Run};
 use tameike_io::disk::{DiskMemory, FreeClock};
@@ -61,6 +62,7 @@ impl Service for DeviceService {
     fn serve(
         &self,
         _from: NodeId,
+        _home: Option<HomeId>,
         _request: Request,
         _payload: Option<Payload>,
         target: Target,

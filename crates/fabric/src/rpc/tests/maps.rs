@@ -113,7 +113,13 @@ fn a_refused_request_that_arrives_again_is_refused_again() {
     let b = node(&network, B, |fabric| fabric);
     let newer = next_map(&b.cluster, B);
     let id = CallId { epoch: 1, slot: 0, sequence: 1 };
-    let header = RequestHeader { id, source: None, target: None, places: false, map: Some(newer.epoch) };
+    let header = RequestHeader {
+        id,
+        source: None,
+        target: None,
+        places: false,
+        scope: Scope::Home(HOME, newer.epoch),
+    };
     let ask = || {
         let body = encode(&(header, count(1))).expect("small");
         wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, None)).expect("b is reachable");

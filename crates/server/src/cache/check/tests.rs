@@ -16,14 +16,14 @@ const DIRTY: InodeId = InodeId(0x8000_0000_0000_0002);
 struct All;
 
 impl RecordChecks for All {
-    fn replay(&self, _: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+    fn replay(&self, _: RecordKind, body: &[u8], table: &mut dyn table::Table) -> Result<()> {
         crate::cache::replay(body, table)
     }
-    fn examine(&self, table: &dyn Table, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
+    fn examine(&self, table: &dyn ReadTable, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {
         let here = |dirty: &Dirty| Dirty { coordinated_here: true, ..*dirty };
         examine(table, &dirty.iter().map(here).collect::<Vec<_>>(), findings)
     }
-    fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
+    fn path(&self, table: &dyn ReadTable, inode: InodeId) -> Option<String> {
         path(table, inode)
     }
 }

@@ -195,15 +195,8 @@ fn a_cancelled_open_is_not_counted() {
             client.unlink(ROOT, "named").await.unwrap();
             assert_eq!(errno(client.stat(named).await), Errno::ESTALE);
             let entry = super::client::name(ROOT, "late");
-            let home = world.cluster.primary(world.cluster.entry_home(ROOT, entry.offset(), false));
-            let undone = vec![client.opener(5).open];
-            let cancelled = MetaRequest::Close {
-                node: client.node,
-                opens: Vec::new(),
-                undone,
-                holder_outcomes: Vec::new(),
-            };
-            client.request(home, cancelled).await.unwrap();
+            let home = world.cluster.entry_home(ROOT, entry.offset(), false);
+            client.close_at_home(home, Vec::new(), vec![client.opener(5).open]).await.unwrap();
             let late = client.create_as(ROOT, "late", new(FILE), true, Some(client.opener(5))).await;
             assert_eq!(errno(late), Errno::ESTALE);
             assert_eq!(errno(client.lookup(ROOT, "late").await), Errno::ENOENT);
@@ -337,8 +330,11 @@ fn a_crowded_directory_is_sharded_and_keeps_all_names() {
             (stat.entries, stat.subdirs),
             (UNSHARDED_ENTRIES_MAX + 50, (UNSHARDED_ENTRIES_MAX + 50) / 10)
         );
-        let names = client.read_dir(dir, 100).await.unwrap();
-        assert_eq!(names.len() as u64, UNSHARDED_ENTRIES_MAX + 50);
+        for limit in [7, 100, 500] {
+            let names = client.read_dir(dir, limit).await.unwrap();
+            assert!(names.is_sorted_by(|a, b| a.offset < b.offset));
+            assert_eq!(names.len() as u64, UNSHARDED_ENTRIES_MAX + 50, "{limit} at a time");
+        }
         for number in 0..UNSHARDED_ENTRIES_MAX + 50 {
             let (name, other) = (format!("name{number}"), format!("other{number}"));
             match number % 4 {

@@ -4,15 +4,23 @@ use super::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::codec::decode;
 use tameike_core::wire::meta::Target;
-use tameike_core::{DirOffset, FileKind, InodeId, NodeId, View};
-use tameike_store::meta::query;
+use tameike_core::{DirOffset, FileKind, HomeId, InodeId, NodeId, View};
 use tameike_store::meta::record::{DirectoryRecord, InodeRecord};
-use tameike_store::table::prefix;
+use tameike_store::table::{HomeTable, ReadTable, homes, prefix};
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn rows(world: &World, node: usize, prefix: u8) -> Rows {
-    world.ledger(node).read(|table| table.scan(&[prefix], &[prefix + 1], usize::MAX)).unwrap()
+/// The records of a prefix on a node, by home.
+fn rows(world: &World, node: usize, prefix: u8) -> Vec<(HomeId, Vec<u8>, Vec<u8>)> {
+    let read = world.ledger(node).read(|table| {
+        let mut all = Vec::new();
+        for home in homes(table)? {
+            let rows = HomeTable::new(home, table).scan(&[prefix], &[prefix + 1], usize::MAX)?;
+            all.extend(rows.into_iter().map(|(key, value)| (home, key, value)));
+        }
+        Ok(all)
+    });
+    read.unwrap()
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -24,7 +32,7 @@ struct Name {
     target: Target,
 }
 
-/// Panics if a record is on the wrong node, or records contradict each other.
+/// Panics if a record is at the wrong home, or records contradict each other.
 pub(super) fn check(world: &World) {
     let (mut inodes, mut names, mut children) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
     for node in 0..world.count() {
@@ -37,26 +45,23 @@ pub(super) fn check(world: &World) {
             assert!(rows(world, node, prefix).is_empty(), "node {node} still has {what}");
         }
         let mut counts = [0; View::ALL.len()];
-        for (key, value) in rows(world, node, prefix::INODE) {
+        for (home, key, value) in rows(world, node, prefix::INODE) {
             let inode = InodeId(number(&key[1..]));
-            assert_eq!(
-                world.cluster.primary(world.cluster.inode_home(inode)),
-                NodeId(node as u32),
-                "home of {inode}"
-            );
+            assert_eq!(world.cluster.inode_home(inode), home, "home of {inode}");
+            assert_eq!(world.cluster.primary(home), NodeId(node as u32), "node of {home}");
             inodes.insert(inode, decode::<InodeRecord>(&value).unwrap());
             counts[inode.view().index()] += 1;
         }
         let counted = View::ALL.map(|view| world.service(node).inodes(view));
         assert_eq!(counted, View::ALL.map(|view| counts[view.index()]), "inodes of node {node}");
-        for (key, value) in rows(world, node, prefix::DIRECTORY) {
+        for (home, key, value) in rows(world, node, prefix::DIRECTORY) {
             let dir = InodeId(number(&key[1..]));
-            children.insert((dir, node), decode::<DirectoryRecord>(&value).unwrap());
+            children.insert((dir, home), decode::<DirectoryRecord>(&value).unwrap());
         }
-        for (key, value) in rows(world, node, prefix::ENTRY) {
+        for (home, key, value) in rows(world, node, prefix::ENTRY) {
             let (dir, offset) = (InodeId(number(&key[1..])), DirOffset(number(&key[9..])));
             assert_eq!(offset, DirOffset::of(dir, &key[17..]));
-            names.push((node, offset, Name { dir, target: decode(&value).unwrap() }));
+            names.push((home, offset, Name { dir, target: decode(&value).unwrap() }));
         }
     }
     check_locations(world, &names, &children);
@@ -69,32 +74,30 @@ pub(super) fn check(world: &World) {
         }
         world.service(node).assert_idle();
     }
-    for (dir, node) in children.keys() {
-        let sealed = children[&(*dir, *node)].sealed.is_some();
-        assert!(!(sealed && inodes.contains_key(dir)), "{dir} is sealed on node {node}, but not removed");
-        let home = world.cluster.primary(world.cluster.inode_home(*dir)).0 as usize;
-        assert!(!(sealed && home == *node), "the seal of {dir} remains after its inode was removed");
+    for ((dir, home), record) in &children {
+        let sealed = record.sealed.is_some();
+        assert!(!(sealed && inodes.contains_key(dir)), "{dir} is sealed at {home}, but not removed");
+        let is_own = world.cluster.inode_home(*dir) == *home;
+        assert!(!(sealed && is_own), "the seal of {dir} remains after its inode was removed");
     }
 }
 
 fn check_locations(
     world: &World,
-    names: &[(usize, DirOffset, Name)],
-    children: &BTreeMap<(InodeId, usize), DirectoryRecord>,
+    names: &[(HomeId, DirOffset, Name)],
+    children: &BTreeMap<(InodeId, HomeId), DirectoryRecord>,
 ) {
     let mut counts = BTreeMap::<_, (u64, u64)>::new();
-    for (node, offset, Name { dir, target }) in names {
-        let home = world.cluster.primary(world.cluster.children_home(*dir)).0 as usize;
-        let sharded = children[&(*dir, home)].sharded;
-        let home = world.cluster.entry_home(*dir, *offset, sharded);
-        assert_eq!(world.cluster.primary(home).0 as usize, *node, "an entry of {dir}");
-        let count = counts.entry((*dir, *node)).or_default();
+    for (home, offset, Name { dir, target }) in names {
+        let sharded = children[&(*dir, world.cluster.children_home(*dir))].sharded;
+        assert_eq!(world.cluster.entry_home(*dir, *offset, sharded), *home, "an entry of {dir}");
+        let count = counts.entry((*dir, *home)).or_default();
         count.0 += 1;
         count.1 += u64::from(target.kind == FileKind::Directory);
     }
     for (key, record) in children {
         let count = counts.get(key).copied().unwrap_or_default();
-        assert_eq!((record.entries, record.subdirs), count, "counts of {} on node {}", key.0, key.1);
+        assert_eq!((record.entries, record.subdirs), count, "counts of {} at {}", key.0, key.1);
     }
 }
 
@@ -138,5 +141,6 @@ pub(super) fn tables(world: &World) -> Vec<Rows> {
 
 /// Returns the unlinked inodes, which are kept while they are open.
 pub(super) fn orphans(world: &World) -> Vec<InodeId> {
-    (0..world.count()).flat_map(|node| world.ledger(node).read(query::orphans).unwrap()).collect()
+    let all = (0..world.count()).flat_map(|node| rows(world, node, prefix::ORPHAN));
+    all.map(|(_, key, _)| InodeId(number(&key[1..]))).collect()
 }

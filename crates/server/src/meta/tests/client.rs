@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::*;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, DirOffset, FileKind, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_core::{Attr, DirOffset, FileKind, HomeId, InodeId, Layout, NodeId, Result, Timestamp};
+use tameike_fabric::Destination;
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -38,8 +39,14 @@ impl Client {
         self.world.machine.runtime_of(0).sleep(std::time::Duration::from_millis(1)).await;
     }
 
-    pub(super) async fn request(&self, node: NodeId, request: MetaRequest) -> Result<MetaReply> {
-        match self.world.clone().deliver(self.node, node, Request::Meta(request)).await? {
+    pub(super) async fn request(
+        &self,
+        to: impl Into<Destination>,
+        request: MetaRequest,
+    ) -> Result<MetaReply> {
+        let to = to.into();
+        let to = (to.node(&self.world.cluster), to.home());
+        match self.world.clone().deliver(self.node, to, Request::Meta(request)).await? {
             Reply::Meta(reply) => Ok(reply),
             other => panic!("{other:?}"),
         }
@@ -53,8 +60,7 @@ impl Client {
     ) -> Result<MetaReply> {
         let mut sharded = false;
         loop {
-            let home =
-                self.world.cluster.primary(self.world.cluster.entry_home(entry.dir, entry.offset(), sharded));
+            let home = self.world.cluster.entry_home(entry.dir, entry.offset(), sharded);
             match self.request(home, request(sharded)).await? {
                 MetaReply::Sharding { sharded: actual } => {
                     assert_ne!(actual, sharded, "the reply repeats the sender's value");
@@ -133,7 +139,7 @@ impl Client {
     }
 
     pub(super) async fn on_inode(&self, inode: InodeId, request: MetaRequest) -> Result<MetaReply> {
-        self.request(self.world.cluster.primary(self.world.cluster.inode_home(inode)), request).await
+        self.request(self.world.cluster.inode_home(inode), request).await
     }
 
     pub(super) async fn change(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
@@ -171,30 +177,38 @@ impl Client {
     pub(super) async fn send_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
         let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
         let undone = undone.iter().copied().map(OpenId).collect();
-        let close = MetaRequest::Close { node: self.node, opens, undone, holder_outcomes: Vec::new() };
-        self.on_inode(inode, close).await.map(drop)
+        self.close_at_home(self.world.cluster.inode_home(inode), opens, undone).await
     }
 
     /// Closes a file, with the time of its last read.
     pub(super) async fn close_read(&self, inode: InodeId, open: u64, time: Timestamp) -> Result<()> {
         let opens = vec![Closed { open: OpenId(open), read: Some(time) }];
-        let close =
-            MetaRequest::Close { node: self.node, opens, undone: Vec::new(), holder_outcomes: Vec::new() };
-        self.on_inode(inode, close).await.map(|_| ())
+        self.close_at_home(self.world.cluster.inode_home(inode), opens, Vec::new()).await
     }
 
-    async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {
-        match self.request(node, MetaRequest::DirStat { dir }).await? {
+    pub(super) async fn close_at_home(
+        &self,
+        home: HomeId,
+        opens: Vec<Closed>,
+        undone: Vec<OpenId>,
+    ) -> Result<()> {
+        let homes = vec![Closes { home, opens, undone }];
+        let close = MetaRequest::Close { node: self.node, homes, holder_outcomes: Vec::new() };
+        self.request(self.world.cluster.primary(home), close).await.map(drop)
+    }
+
+    async fn part(&self, to: impl Into<Destination>, dir: InodeId) -> Result<DirStat> {
+        match self.request(to, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => Ok(stat),
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<DirStat> {
-        let home = self.world.cluster.primary(self.world.cluster.children_home(dir));
-        let mut stat = self.part(home, dir).await?;
+        let mut stat = self.part(self.world.cluster.children_home(dir), dir).await?;
         if stat.sharded {
-            for &node in self.world.cluster.device_nodes().iter().filter(|node| **node != home) {
+            stat = DirStat::default();
+            for &node in self.world.cluster.device_nodes() {
                 stat.gather(self.part(node, dir).await?);
             }
         }
@@ -215,15 +229,17 @@ impl Client {
 
     /// Reads all names of a directory, `limit` per request, ordered by offset.
     pub(super) async fn read_dir(&self, dir: InodeId, limit: u32) -> Result<Vec<DirEntry>> {
-        let home = self.world.cluster.primary(self.world.cluster.children_home(dir));
+        let home = self.world.cluster.children_home(dir);
         let sharded = self.part(home, dir).await?.sharded;
-        let nodes = if sharded { self.world.cluster.device_nodes() } else { &[home][..] };
+        let nodes = self.world.cluster.device_nodes().iter();
+        let parts: Vec<Destination> =
+            if sharded { nodes.map(|&node| node.into()).collect() } else { vec![home.into()] };
         let mut all = Vec::new();
-        for &node in nodes {
+        for part in parts {
             let mut after = DirOffset::START;
             loop {
                 let request = MetaRequest::ReadDir { dir, after, limit, sharded };
-                match self.request(node, request).await? {
+                match self.request(part, request).await? {
                     MetaReply::Entries { entries, end } => {
                         after = entries.last().map_or(after, |entry| entry.offset);
                         all.extend(entries);

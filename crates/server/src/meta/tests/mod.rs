@@ -10,16 +10,16 @@ mod leases;
 mod model;
 pub(crate) mod world;
 
-use super::MetaService;
+use super::MetaServices;
 use client::Client;
 use std::sync::Arc;
 use tameike_core::NodeId;
 use world::World;
 
-impl MetaService {
+impl MetaServices {
     /// Panics if a name, a directory or an operation is pending.
     fn assert_idle(&self) {
-        self.state.lock().assert_idle();
+        self.homes.values().for_each(|home| home.state.lock().assert_idle());
     }
 }
 

@@ -361,7 +361,7 @@ fn check_replay(world: &Arc<World>, client: &Client) {
     let tables = || {
         let mut tables = super::check::tables(world);
         let starts = tameike_store::table::prefix::SHARD;
-        tables.iter_mut().for_each(|rows| rows.retain(|(key, _)| key[0] != starts));
+        tables.iter_mut().for_each(|rows| rows.retain(|(key, _)| key[3] != starts));
         tables
     };
     let before = tables();

@@ -1,7 +1,7 @@
 //! A cluster of metadata services that call each other directly, on ledgers in memory that survive crashes.
 
 use crate::holders::CacheTable;
-use crate::meta::{MetaParts, MetaService};
+use crate::meta::{MetaParts, MetaServices};
 use event_listener::Event;
 use futures_util::future::{BoxFuture, Either, FutureExt, ready, select};
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, InodeId, JobId, NodeId, NodeInfo, Result};
+use tameike_core::{Cluster, Errno, Fault, HomeId, InodeId, JobId, NodeId, NodeInfo, Result};
 use tameike_fabric::{Answer, Destination, Rpc};
 use tameike_io::disk::memory::{Faults, MemoryLog};
 use tameike_io::os::runtime::promise;
@@ -41,7 +41,7 @@ struct Disk {
 }
 
 struct Running {
-    service: Arc<MetaService>,
+    service: Arc<MetaServices>,
     ledger: Arc<Ledger>,
     _rpc: Arc<dyn Rpc>,
 }
@@ -112,7 +112,7 @@ impl World {
         self.sites.lock().len()
     }
 
-    /// Starts a node's service on its disk, with recovery in the background.
+    /// Starts a node's services on its disk, with recovery in the background.
     pub(super) fn start(self: &Arc<Self>, node: usize) {
         self.machine.bury();
         self.faults[node].none();
@@ -144,7 +144,7 @@ impl World {
             owner: (1000, 1000),
             holders: Arc::new(CacheTable::new()),
         };
-        let service = self.machine.run(MetaService::open(parts)).expect("the ledger is whole");
+        let service = self.machine.run(MetaServices::open(parts)).expect("the ledger is whole");
         let recovering = service.clone();
         {
             let mut sites = self.sites.lock();
@@ -177,7 +177,7 @@ impl World {
         self.machine.finish();
     }
 
-    pub(crate) fn service(&self, node: usize) -> Arc<MetaService> {
+    pub(crate) fn service(&self, node: usize) -> Arc<MetaServices> {
         self.sites.lock()[node].running.as_ref().expect("the node is up").service.clone()
     }
 
@@ -216,11 +216,11 @@ impl World {
         sites[node].running.as_ref().map(|_| sites[node].incarnation)
     }
 
-    /// Delivers a request, and waits for the reply or a crash of the node.
+    /// Delivers a request to a home, or to all homes of a node, and waits for the reply or a crash of the node.
     pub(super) async fn deliver(
         self: Arc<Self>,
         from: NodeId,
-        to: NodeId,
+        (to, home): (NodeId, Option<HomeId>),
         request: Request,
     ) -> Result<Reply> {
         let down = || Fault::new(Errno::EHOSTDOWN, format!("{to} is down"));
@@ -228,20 +228,9 @@ impl World {
         let incarnation = self.incarnation(node).ok_or_else(down)?;
         let (resolver, mut answer) = promise();
         let world = self.clone();
-        self.machine.runtime_of(node).spawn(async move {
-            let reply = match request {
-                Request::Meta(request) => {
-                    let service = world.service(node);
-                    service.serve(from, request).await.map(Reply::Meta)
-                }
-                Request::Client(ClientRequest::Revoke { inodes }) => {
-                    world.revoked.lock().extend(inodes.into_iter().map(|inode| (to, inode)));
-                    Ok(Reply::Client(ClientReply::Done))
-                }
-                other => Err(Fault::new(Errno::EPROTO, format!("{other:?}"))),
-            };
-            resolver.resolve(reply);
-        });
+        self.machine
+            .runtime_of(node)
+            .spawn(async move { resolver.resolve(world.serve(from, (to, home), request).await) });
         loop {
             let crash = self.crashes.listen();
             if self.incarnation(node) != Some(incarnation) {
@@ -252,6 +241,25 @@ impl World {
             {
                 return reply;
             }
+        }
+    }
+
+    async fn serve(
+        &self,
+        from: NodeId,
+        (to, home): (NodeId, Option<HomeId>),
+        request: Request,
+    ) -> Result<Reply> {
+        match request {
+            Request::Meta(request) => {
+                let service = self.service(to.0 as usize);
+                service.serve(from, home, request).await.map(Reply::Meta)
+            }
+            Request::Client(ClientRequest::Revoke { inodes }) => {
+                self.revoked.lock().extend(inodes.into_iter().map(|inode| (to, inode)));
+                Ok(Reply::Client(ClientReply::Done))
+            }
+            other => Err(Fault::new(Errno::EPROTO, format!("{other:?}"))),
         }
     }
 
@@ -309,7 +317,15 @@ impl Rpc for Wire {
         let Some(world) = self.world.upgrade() else {
             return ready(Err(Fault::new(Errno::EHOSTDOWN, "over"))).boxed();
         };
-        let (from, to) = (self.node, to.node(&world.cluster));
+        let (from, home, to) = (self.node, to.home(), to.node(&world.cluster));
+        if to.0 as usize == from && !matches!(request, Request::Unit(_)) {
+            // An agent serves itself without a message.
+            return async move {
+                let reply = world.serve(to, (to, home), request).await?;
+                Ok(Answer { reply, payload: None })
+            }
+            .boxed();
+        }
         async move {
             let incarnation = world.incarnation(from);
             let travel = Duration::from_micros(world.machine.draw(200));
@@ -320,7 +336,7 @@ impl Rpc for Wire {
             let mut reply = if let Request::Unit(request) = request {
                 world.serve_unit(to.0 as usize, request, payload)
             } else {
-                world.clone().deliver(NodeId(from as u32), to, request).await
+                world.clone().deliver(NodeId(from as u32), (to, home), request).await
             };
             world.event();
             world.stop_if_crashed(from, incarnation).await;

@@ -8,20 +8,21 @@ use crate::ledger::redb::RedbKv;
 use crate::ledger::{Ledger, RecordKind};
 use crate::meta::record::Share;
 use crate::meta::{self, LogCommand};
-use crate::table::Table;
+use crate::table::{HomeTable, ReadTable, Table};
 use parking_lot::RwLock;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
-use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
 use tameike_core::{FileKind, Generation, HomeId, InodeId, Layout, NodeId, Result, Timestamp, UnitId};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Payload, Slab};
 
 pub(super) const CACHED: InodeId = InodeId(0x8000_0000_0000_0102);
+/// The only home.
+pub(super) const HOME: HomeId = HomeId(0);
 pub(super) const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
 
 /// Taken exclusively while a process starts: until exec, the child inherits all descriptors, with the locks of other
@@ -53,10 +54,10 @@ impl RecordChecks for Plain {
         assert_eq!(kind, RecordKind::Names);
         meta::replay(table, body)
     }
-    fn examine(&self, _: &dyn Table, _: &[Dirty], _: &mut Findings) -> Result<()> {
+    fn examine(&self, _: &dyn ReadTable, _: &[Dirty], _: &mut Findings) -> Result<()> {
         Ok(())
     }
-    fn path(&self, _: &dyn Table, inode: InodeId) -> Option<String> {
+    fn path(&self, _: &dyn ReadTable, inode: InodeId) -> Option<String> {
         (inode == CACHED).then(|| "out/result".to_owned())
     }
 }
@@ -80,8 +81,9 @@ pub(super) fn entry(dir: InodeId, name: &str) -> EntryName {
 }
 
 fn execute(ledger: &Ledger, command: &LogCommand) -> meta::Outcome {
-    let body = codec::encode(command).unwrap();
-    let applied = ledger.execute(RecordKind::Names, &body, |table| meta::apply(table, command));
+    let body = meta::log_record(HOME, command).unwrap();
+    let applied = ledger
+        .execute(RecordKind::Names, &body, |table| meta::apply(&mut HomeTable::new(HOME, table), command));
     applied.unwrap().outcome
 }
 
@@ -119,8 +121,7 @@ impl Bed {
 
     fn fill(&mut self, store: &Store) {
         let ledger = &store.ledger;
-        let share =
-            Some(Share { node: NodeId(0), homes: vec![HomeId(0)], count: 1, pinned: vec![NodeId(0)] });
+        let share = Share { home: HOME, count: 1, pinned: vec![NodeId(0)] };
         execute(ledger, &LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW });
         self.note = create(ledger, 1, entry(InodeId::ROOT, "note"), FileKind::File);
         let data = b"hello".to_vec();

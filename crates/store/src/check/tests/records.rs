@@ -1,17 +1,22 @@
 //! Checks of contradictory records, by kind.
 
-use super::bed::{Bed, CACHED, NOW, entry};
+use super::bed::{Bed, CACHED, HOME, NOW, entry};
 use super::{CLEAN, DIRTY};
 use crate::ledger::kv::Changes;
 use crate::meta::query;
 use crate::meta::record::{DirectoryRecord, InodeRecord, Intent, ShardRecord, Truncation};
-use crate::table::prefix;
+use crate::table::{HomeTable, key_of_home, prefix};
 use tameike_core::wire::codec::{decode, encode};
 use tameike_core::wire::meta::Target;
-use tameike_core::{FileKind, Generation, InodeId, Layout, NodeId, OperationId};
+use tameike_core::{FileKind, Generation, InodeId, Layout, OperationId};
+
+/// The key of a record of the home.
+fn of_home(key: &[u8]) -> Vec<u8> {
+    key_of_home(HOME, key)
+}
 
 fn numbered(prefix: u8, inode: InodeId) -> Vec<u8> {
-    [&[prefix][..], &inode.0.to_be_bytes()].concat()
+    of_home(&[&[prefix][..], &inode.0.to_be_bytes()].concat())
 }
 
 fn entry_key(dir: InodeId, name: &str) -> Vec<u8> {
@@ -20,7 +25,7 @@ fn entry_key(dir: InodeId, name: &str) -> Vec<u8> {
 }
 
 fn unit_key(prefix: u8, inode: InodeId, index: u64) -> Vec<u8> {
-    [&numbered(prefix, inode)[..], &index.to_be_bytes()].concat()
+    [&[prefix][..], &inode.0.to_be_bytes(), &index.to_be_bytes()].concat()
 }
 
 type Get<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
@@ -69,7 +74,7 @@ fn names_must_have_inodes() {
     let place = after(|_, get| {
         let key = entry_key(InodeId::ROOT, "note");
         let mut moved = key.clone();
-        moved[12] ^= 1;
+        moved[15] ^= 1;
         Changes::from([(moved, Some(get(&key))), (key, None)])
     });
     assert!(
@@ -96,10 +101,10 @@ fn wrong_derived_records_are_repaired_without_loss() {
         record.entries = 9;
         set(key, encode(&record).unwrap())
     });
-    only(counts, "counts 9 entries and 0 directories among them, but has 1 and 0 on this node");
+    only(counts, "counts 9 entries and 0 directories among them, but has 1 and 0 at home 0");
     only(
         after(|bed, _| remove(numbered(prefix::DIRECTORY, bed.dir))),
-        "has 1 entries on this node and no counts",
+        "has 1 entries at home 0 and no counts",
     );
     only(after(|bed, _| set(numbered(prefix::DIRECTORY, bed.dir), vec![7])), "the counts of directory");
     only(
@@ -114,15 +119,15 @@ fn wrong_derived_records_are_repaired_without_loss() {
     );
     only(after(|_, _| remove(unit_key(prefix::DIRTY, CACHED, 0))), "1 marks of dirty units");
     only(after(|_, _| set(unit_key(prefix::DIRTY, CACHED, 2), Vec::new())), "1 marks of dirty units");
-    let lock = OperationId { node: NodeId(0), sequence: 3 };
+    let lock = OperationId { home: HOME, sequence: 3 };
     only(
-        after(|_, _| set(vec![prefix::TREE_LOCK], encode(&lock).unwrap())),
-        "held by operation 3, which has finished",
+        after(|_, _| set(of_home(&[prefix::TREE_LOCK]), encode(&lock).unwrap())),
+        "held by operation 3 of home 0, which has finished",
     );
     let starts = after(|_, get| {
-        let mut shard: ShardRecord = decode(&get(&[prefix::SHARD])).unwrap();
+        let mut shard: ShardRecord = decode(&get(&of_home(&[prefix::SHARD]))).unwrap();
         shard.incarnation = 0;
-        set(vec![prefix::SHARD], encode(&shard).unwrap())
+        set(of_home(&[prefix::SHARD]), encode(&shard).unwrap())
     });
     only(starts, "inode numbers could be allocated twice");
 }
@@ -188,9 +193,14 @@ fn directories_have_one_name_and_form_no_cycles() {
     assert!(cycle.iter().all(|found| found.starts_with("wrong ")), "nothing is lost: {cycle:?}");
     bed.reopen(|store| {
         let name = format!("lost+found-{:016x}", bed.dir.0);
-        let target = store.ledger.read(|table| query::entry(table, &entry(InodeId::ROOT, &name))).unwrap();
+        let target = store
+            .ledger
+            .read(|table| query::entry(&HomeTable::new(HOME, table), &entry(InodeId::ROOT, &name)))
+            .unwrap();
         assert_eq!(target.map(|target| target.inode), Some(bed.dir));
-        assert!(store.ledger.read(|table| query::entry(table, &entry(bed.dir, "link"))).unwrap().is_some());
+        let link = entry(bed.dir, "link");
+        let link = store.ledger.read(|table| query::entry(&HomeTable::new(HOME, table), &link));
+        assert!(link.unwrap().is_some());
     });
     let astray = after(|bed, get| change_inode(bed.dir, get, |record| record.parent = InodeId(99)));
     assert!(
@@ -284,7 +294,7 @@ fn pending_operations_are_noted_and_left_to_the_next_start() {
     assert_eq!(
         notes,
         [
-            "metadata operation 5 is pending and decided: the next start of the node completes it",
+            "metadata operation 5 of home 0 is pending and decided: the next start of the node completes it",
             "1 removed files were open; the next start of the node removes them"
         ]
     );
@@ -304,7 +314,9 @@ fn damaged_records_of_every_kind_are_reported() {
         prefix::UNIT,
     ];
     for prefix in prefixes {
-        let found = after(|_, _| set(vec![prefix, 1, 2, 3], vec![0xFF; 5]));
+        let key = [prefix, 1, 2, 3];
+        let key = if prefix == prefix::UNIT { key.to_vec() } else { of_home(&key) };
+        let found = after(|_, _| set(key, vec![0xFF; 5]));
         let expected = usize::from(prefix != prefix::TREE_LOCK);
         assert_eq!(found.len(), expected, "{:?}: {found:?}", char::from(prefix));
     }

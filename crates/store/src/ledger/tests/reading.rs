@@ -100,7 +100,7 @@ impl Other {
 }
 
 /// Keys 0 to 11, by single reads or in pages.
-fn read_keys(table: &dyn Table, page: usize) -> Result<Map> {
+fn read_keys(table: &dyn ReadTable, page: usize) -> Result<Map> {
     let mut found = Map::new();
     if page == 0 {
         for key in (0u8..12).map(|key| vec![b'k', key]) {

@@ -2,16 +2,20 @@
 
 use super::super::key;
 use super::super::record::{Intent, StepRecord, Truncation};
-use super::{Names, decode_or_lose, lose_key, only_inode};
+use super::{Found, Names, decode_or_lose, lose_key, only_inode};
 use crate::check::{Findings, Part};
-use crate::table::{Table, for_each, prefix};
+use crate::table::{HomeTable, ReadTable, key_of_home, prefix};
 use std::collections::BTreeSet;
-use tameike_core::{InodeId, OperationId, Result};
+use tameike_core::{HomeId, InodeId, OperationId, Result};
 
 /// Length of a step's key: prefix, coordinator, sequence, number.
-const STEP_KEY_SIZE: usize = 17;
+const STEP_KEY_SIZE: usize = 15;
 /// Length of the key of a coordinator's last finished operation.
-const FINISHED_KEY_SIZE: usize = 5;
+const FINISHED_KEY_SIZE: usize = 3;
+
+fn show(operation: OperationId) -> String {
+    format!("operation {} of {}", operation.sequence, operation.home)
+}
 
 fn describe(intent: &Intent) -> &'static str {
     match intent {
@@ -22,79 +26,84 @@ fn describe(intent: &Intent) -> &'static str {
 }
 
 impl Names {
-    pub(super) fn read_pending(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    pub(super) fn read_pending(&mut self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         let mut intents = BTreeSet::new();
-        for_each(table, prefix::INTENT, |key, value| {
-            let Some(InodeId(sequence)) = only_inode("a metadata operation", key, value, findings) else {
+        self.for_each(table, prefix::INTENT, |found| {
+            let Some(InodeId(sequence)) = only_inode("a metadata operation", found, findings) else {
                 return Ok(());
             };
-            let what = format!("the plan of metadata operation {sequence}");
-            if let Some(intent) = decode_or_lose::<Intent>(&what, None, (key, value), findings) {
-                intents.insert(sequence);
-                let message = format!("metadata operation {sequence} is pending {}", describe(&intent));
+            let operation = OperationId { home: found.home, sequence };
+            let what = format!("the plan of metadata {}", show(operation));
+            if let Some(intent) = decode_or_lose::<Intent>(&what, None, found, findings) {
+                intents.insert(operation);
+                let message = format!("metadata {} is pending {}", show(operation), describe(&intent));
                 findings.note(Part::Names, message);
             }
             Ok(())
         })?;
         let mut steps = 0;
-        for_each(table, prefix::STEP, |key, value| {
-            let what = "a step of another node's operation";
-            if key.len() != STEP_KEY_SIZE {
-                lose_key(what, key, value, findings);
-            } else if decode_or_lose::<StepRecord>(what, None, (key, value), findings).is_some() {
+        self.for_each(table, prefix::STEP, |found| {
+            let what = "a step of another home's operation";
+            if found.key.len() != STEP_KEY_SIZE {
+                lose_key(what, found, findings);
+            } else if decode_or_lose::<StepRecord>(what, None, found, findings).is_some() {
                 steps += 1;
             }
             Ok(())
         })?;
-        for_each(table, prefix::FINISHED, |key, value| {
-            let what = "the last finished operation of another node";
-            if key.len() != FINISHED_KEY_SIZE {
-                lose_key(what, key, value, findings);
+        self.for_each(table, prefix::FINISHED, |found| {
+            let what = "the last finished operation of another home";
+            if found.key.len() != FINISHED_KEY_SIZE {
+                lose_key(what, found, findings);
             } else {
-                decode_or_lose::<u64>(what, None, (key, value), findings);
+                decode_or_lose::<u64>(what, None, found, findings);
             }
             Ok(())
         })?;
         self.busy = !intents.is_empty() || steps > 0;
-        self.read_tree_lock(table, &intents, findings)?;
+        for &home in &self.homes {
+            self.read_tree_lock(home, table, &intents, findings)?;
+        }
         self.read_truncations(table, findings)
     }
 
     fn read_tree_lock(
         &self,
-        table: &dyn Table,
-        intents: &BTreeSet<u64>,
+        home: HomeId,
+        table: &dyn ReadTable,
+        intents: &BTreeSet<OperationId>,
         findings: &mut Findings,
     ) -> Result<()> {
-        let Some(value) = table.get(&key::tree_lock())? else { return Ok(()) };
+        let key = key::tree_lock();
+        let Some(value) = HomeTable::new(home, table).get(&key)? else { return Ok(()) };
         let what = "the lock of the tree's shape";
-        let Some(holder) = decode_or_lose::<OperationId>(what, None, (&key::tree_lock(), &value), findings)
-        else {
+        let found = Found { home, key: &key, value: &value };
+        let Some(holder) = decode_or_lose::<OperationId>(what, None, found, findings) else {
             return Ok(());
         };
-        let own = self.share.as_ref().is_some_and(|share| share.node == holder.node);
-        if own && !intents.contains(&holder.sequence) {
+        if self.shares.contains_key(&holder.home) && !intents.contains(&holder) {
             let message = format!(
-                "{what} is held by operation {}, which has finished: no directory could be renamed",
-                holder.sequence
+                "{what} is held by {}, which has finished: no directory could be renamed",
+                show(holder)
             );
             findings.wrong(Part::Names, message);
-            findings.remove(key::tree_lock());
+            findings.remove(key_of_home(home, &key));
         } else {
-            let message = format!("{what} is held by operation {} of {}", holder.sequence, holder.node);
-            findings.note(Part::Names, message);
+            findings.note(Part::Names, format!("{what} is held by {}", show(holder)));
         }
         Ok(())
     }
 
-    fn read_truncations(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
-        for_each(table, prefix::TRUNCATION, |key, value| {
+    fn read_truncations(&mut self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
+        let mut truncated = BTreeSet::new();
+        self.for_each(table, prefix::TRUNCATION, |found| {
             let what = "the record of a pending truncation";
-            let Some(inode) = only_inode(what, key, value, findings) else { return Ok(()) };
-            self.truncated.insert(inode);
-            decode_or_lose::<Truncation>(what, Some(inode), (key, value), findings);
+            let Some(inode) = only_inode(what, found, findings) else { return Ok(()) };
+            truncated.insert(inode);
+            decode_or_lose::<Truncation>(what, Some(inode), found, findings);
             Ok(())
         })?;
+        self.truncated = truncated;
         let count = self.truncated.len();
         if count > 0 {
             let message = format!(

@@ -1,100 +1,102 @@
-//! Rules between the records of a node.
+//! Rules between the records of the homes on a node.
 
 use super::super::key;
 use super::super::record::{self, DirectoryRecord, InodeRecord};
-use super::{Known, Names, only_inode};
+use super::{Found, Known, Names, only_inode};
 use crate::check::{Findings, Loss, Part};
-use crate::table::{Table, for_each, prefix};
-use std::collections::BTreeMap;
+use crate::table::{ReadTable, key_of_home, prefix};
+use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::codec;
-use tameike_core::{FileKind, InodeId, Result};
+use tameike_core::{FileKind, HomeId, InodeId, Result};
 
 impl Names {
-    /// The counts of a directory must match its entries here.
-    pub(super) fn examine_children(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    /// The counts of a directory at a home must match its entries there.
+    pub(super) fn examine_children(&self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         let mut counted = self.children.clone();
-        for_each(table, prefix::DIRECTORY, |key, value| {
+        self.for_each(table, prefix::DIRECTORY, |found| {
             let what = "the counts of a directory";
-            let Some(dir) = only_inode(what, key, value, findings) else { return Ok(()) };
-            let (entries, subdirs) = counted.remove(&dir).unwrap_or_default();
+            let Some(dir) = only_inode(what, found, findings) else { return Ok(()) };
+            let Found { home, key, value } = found;
+            let (entries, subdirs) = counted.remove(&(home, dir)).unwrap_or_default();
             let Ok(children) = record::decode::<DirectoryRecord>(key, value) else {
                 let message = format!(
                     "the counts of directory {dir} are damaged; they can be derived from its entries"
                 );
                 findings.wrong(Part::Names, message);
-                return self.recount(dir, DirectoryRecord::default(), (entries, subdirs), findings);
+                return self.recount(home, dir, DirectoryRecord::default(), (entries, subdirs), findings);
             };
             if self.keeps(dir) && !self.inodes.contains_key(&dir) {
                 let message = format!("the counts of directory {dir} remain, but it no longer exists");
                 findings.wrong(Part::Names, message);
-                findings.remove(key.to_vec());
+                findings.remove(found.full_key());
             } else if (children.entries, children.subdirs) != (entries, subdirs) {
                 let message = format!(
                     "directory {dir} counts {} entries and {} directories among them, but has {entries} and {subdirs} \
-                     on this node",
+                     at {home}",
                     children.entries, children.subdirs
                 );
                 findings.wrong(Part::Names, message);
-                return self.recount(dir, children, (entries, subdirs), findings);
+                return self.recount(home, dir, children, (entries, subdirs), findings);
             } else if children.sealed.is_some() && entries > 0 {
                 let message = format!("directory {dir} is sealed for its removal, but has {entries} entries");
                 findings.wrong(Part::Names, message);
                 let unsealed = DirectoryRecord { sealed: None, ..children };
-                return self.recount(dir, unsealed, (entries, subdirs), findings);
+                return self.recount(home, dir, unsealed, (entries, subdirs), findings);
             }
             Ok(())
         })?;
-        for (dir, counts) in counted {
-            let message = format!("directory {dir} has {} entries on this node and no counts", counts.0);
+        for ((home, dir), counts) in counted {
+            let message = format!("directory {dir} has {} entries at {home} and no counts", counts.0);
             findings.wrong(Part::Names, message);
-            self.recount(dir, DirectoryRecord::default(), counts, findings)?;
+            self.recount(home, dir, DirectoryRecord::default(), counts, findings)?;
         }
         Ok(())
     }
 
-    /// Repairs the counts. A directory whose entries would be on another node if it were not sharded must be sharded.
+    /// Repairs the counts. A directory whose entries would be at another home if it were not sharded must be sharded.
     fn recount(
         &self,
+        home: HomeId,
         dir: InodeId,
         children: DirectoryRecord,
         (entries, subdirs): (u64, u64),
         findings: &mut Findings,
     ) -> Result<()> {
         let is_home_unsharded = self
-            .share
-            .as_ref()
+            .shares
+            .get(&home)
             .is_none_or(|share| dir.pinned_node().is_some() || share.keeps_slot(dir.children_slot()));
         let sharded = children.sharded || !is_home_unsharded;
         let repaired = DirectoryRecord { entries, subdirs, sharded, ..children };
-        findings.set(key::directory(dir), codec::encode(&repaired)?);
+        findings.set(key_of_home(home, &key::directory(dir)), codec::encode(&repaired)?);
         Ok(())
     }
 
     /// Contents and extended attributes must have an inode that matches them.
-    pub(super) fn examine_belongings(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    pub(super) fn examine_belongings(&self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         let mut sizes = BTreeMap::new();
         let mut stale = 0;
-        for_each(table, prefix::CONTENT, |key, value| {
-            let Some(inode) = only_inode("the content of a small file", key, value, findings) else {
+        self.for_each(table, prefix::CONTENT, |found| {
+            let Some(inode) = only_inode("the content of a small file", found, findings) else {
                 return Ok(());
             };
             let fits = |known: &Known| known.record.inline || known.record.kind == FileKind::Symlink;
             match self.inodes.get(&inode) {
                 Some(known) if fits(known) => {
-                    sizes.insert(inode, value.len() as u64);
+                    sizes.insert(inode, found.value.len() as u64);
                 }
                 _ => {
                     stale += 1;
-                    findings.remove_aside(key.to_vec(), value.to_vec());
+                    found.set_aside(findings);
                 }
             }
             Ok(())
         })?;
-        for_each(table, prefix::XATTR, |key, value| {
-            let inode = key::number(key).filter(|_| key.len() > 9).map(InodeId);
+        self.for_each(table, prefix::XATTR, |found| {
+            let inode = key::number(found.key).filter(|_| found.key.len() > 9).map(InodeId);
             if !inode.is_some_and(|inode| self.inodes.contains_key(&inode)) {
                 stale += 1;
-                findings.remove_aside(key.to_vec(), value.to_vec());
+                found.set_aside(findings);
             }
             Ok(())
         })?;
@@ -104,19 +106,20 @@ impl Names {
         }
         for (&inode, known) in &self.inodes {
             let found = sizes.get(&inode).copied().unwrap_or(0);
-            self.examine_size(table, inode, &known.record, found, findings)?;
+            self.examine_size(table, inode, known, found, findings)?;
         }
         Ok(())
     }
 
     fn examine_size(
         &self,
-        table: &dyn Table,
+        table: &dyn ReadTable,
         inode: InodeId,
-        record: &InodeRecord,
+        Known { home, record, .. }: &Known,
         found: u64,
         findings: &mut Findings,
     ) -> Result<()> {
+        let key = key_of_home(*home, &key::inode(inode));
         let has_content =
             (record.kind == FileKind::File && record.inline) || record.kind == FileKind::Symlink;
         if !has_content || record.size == found {
@@ -133,17 +136,17 @@ impl Names {
             findings.wrong(Part::Names, message);
         }
         if record.kind == FileKind::Symlink && found == 0 {
-            findings.remove_aside(key::inode(inode), codec::encode(record)?);
+            findings.remove_aside(key, codec::encode(record)?);
         } else {
-            findings.set(key::inode(inode), codec::encode(&InodeRecord { size: found, ..record.clone() })?);
+            findings.set(key, codec::encode(&InodeRecord { size: found, ..record.clone() })?);
         }
         Ok(())
     }
 
     /// The link count must be at least the names here, and equal if no other node can have names of the inode.
-    pub(super) fn examine_links(&self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    pub(super) fn examine_links(&self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         for (&inode, known) in &self.inodes {
-            let record = &known.record;
+            let (record, key) = (&known.record, key_of_home(known.home, &key::inode(inode)));
             let is_root = record.parent == inode && record.kind == FileKind::Directory;
             let names = if is_root { 1 } else { known.names };
             let right = record.links >= names && (!self.has_all_names(inode) || record.links == names);
@@ -157,30 +160,31 @@ impl Names {
                     record.links
                 );
                 findings.lost(Part::Names, message, vec![Loss::of(inode, None, None)]);
-                findings.remove_aside(key::inode(inode), codec::encode(record)?);
+                findings.remove_aside(key, codec::encode(record)?);
                 continue;
             }
             findings
                 .wrong(Part::Names, format!("{name} counts {} links, but has {names} names", record.links));
-            findings.set(key::inode(inode), codec::encode(&InodeRecord { links: names, ..record.clone() })?);
+            findings.set(key, codec::encode(&InodeRecord { links: names, ..record.clone() })?);
         }
         Ok(())
     }
 
     /// Exactly the inodes without links must have an orphan mark.
-    pub(super) fn examine_orphans(&mut self, table: &dyn Table, findings: &mut Findings) -> Result<()> {
+    pub(super) fn examine_orphans(&mut self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
         let mut stale = 0;
-        for_each(table, prefix::ORPHAN, |key, value| {
-            let Some(inode) = only_inode("an orphan mark", key, value, findings) else {
+        let mut orphans = BTreeSet::new();
+        self.for_each(table, prefix::ORPHAN, |found| {
+            let Some(inode) = only_inode("an orphan mark", found, findings) else {
                 return Ok(());
             };
             match self.inodes.get(&inode) {
                 Some(known) if known.record.links == 0 => {
-                    self.orphans.insert(inode);
+                    orphans.insert(inode);
                 }
                 _ => {
                     stale += 1;
-                    findings.remove(key.to_vec());
+                    findings.remove(found.full_key());
                 }
             }
             Ok(())
@@ -189,10 +193,11 @@ impl Names {
             let message = format!("{stale} orphan marks are of inodes that do not exist or have names");
             findings.wrong(Part::Names, message);
         }
+        self.orphans = orphans;
         for (&inode, known) in &self.inodes {
             if known.record.links == 0 && !self.orphans.contains(&inode) {
                 findings.wrong(Part::Names, format!("{inode} has no links, but no orphan mark"));
-                findings.set(key::orphan(inode), Vec::new());
+                findings.set(key_of_home(known.home, &key::orphan(inode)), Vec::new());
             }
         }
         let count = self.orphans.len();

@@ -4,18 +4,27 @@
 use super::super::key;
 use super::Names;
 use crate::check::{Findings, Part};
+use crate::table::key_of_home;
 use std::collections::BTreeSet;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{EntryName, Target};
-use tameike_core::{FileKind, InodeId, Result};
+use tameike_core::{FileKind, HomeId, InodeId, Result};
 
 /// The entry of a directory in its parent.
 pub(super) struct ParentEntry {
     pub(super) dir: InodeId,
+    /// The home that has the entry.
+    pub(super) home: HomeId,
+    /// Its key there.
     pub(super) key: Vec<u8>,
 }
 
 impl ParentEntry {
+    /// Its key in the table of the node.
+    fn full_key(&self) -> Vec<u8> {
+        key_of_home(self.home, &self.key)
+    }
+
     fn name(&self) -> String {
         key::offset_and_name(&self.key)
             .map_or_else(String::new, |(_, name)| String::from_utf8_lossy(name).into())
@@ -62,7 +71,7 @@ impl Names {
             );
             findings.wrong(Part::Names, message);
             let target = Target { inode, kind: FileKind::Directory };
-            findings.remove_aside(entry.key, codec::encode(&target)?);
+            findings.remove_aside(entry.full_key(), codec::encode(&target)?);
             known.names -= 1;
         }
         Ok(())
@@ -88,7 +97,7 @@ impl Names {
     fn set_parent(&mut self, inode: InodeId, parent: InodeId, findings: &mut Findings) -> Result<()> {
         let Some(known) = self.inodes.get_mut(&inode) else { return Ok(()) };
         known.record.parent = parent;
-        findings.set(key::inode(inode), codec::encode(&known.record)?);
+        findings.set(key_of_home(known.home, &key::inode(inode)), codec::encode(&known.record)?);
         Ok(())
     }
 
@@ -128,25 +137,31 @@ impl Names {
         );
         findings.wrong(Part::Names, message);
         let target = codec::encode(&Target { inode: first, kind: FileKind::Directory })?;
-        if let Some(root) = self.root_of(first).filter(|_| self.has_all_names(first)) {
+        if let Some((root, home)) = self.root_of(first).filter(|_| self.has_all_names(first)) {
             let name = format!("lost+found-{:016x}", first.0).into_bytes();
-            findings.set(key::entry(&EntryName { dir: root, name }), target);
-            findings.remove(entry.key);
+            findings.set(key_of_home(home, &key::entry(&EntryName { dir: root, name })), target);
+            findings.remove(entry.full_key());
             return self.set_parent(first, root, findings);
         }
         if let Some(known) = self.inodes.get_mut(&first) {
             known.names -= 1;
         }
-        findings.remove_aside(entry.key, target);
+        findings.remove_aside(entry.full_key(), target);
         Ok(())
     }
 
-    /// The root of the directory's view, if it is kept here.
-    fn root_of(&self, inode: InodeId) -> Option<InodeId> {
+    /// The root of the directory's view, with the home of its entries, if both are here. A node with all homes has no sharded directory.
+    fn root_of(&self, inode: InodeId) -> Option<(InodeId, HomeId)> {
         let is_root = |(number, known): &(&InodeId, &super::Known)| {
             known.record.parent == **number
                 && (number.view(), number.pinned_node()) == (inode.view(), inode.pinned_node())
         };
-        self.inodes.iter().find(is_root).map(|(number, _)| *number)
+        let (&root, known) = self.inodes.iter().find(is_root)?;
+        let of_slot = || {
+            let mut shares = self.shares.values();
+            shares.find(|share| share.keeps_slot(root.children_slot())).map(|share| share.home)
+        };
+        let home = if root.pinned_node().is_some() { Some(known.home) } else { of_slot() };
+        Some((root, home?))
     }
 }

@@ -5,9 +5,9 @@ use crate::rpc::RpcNode;
 use crate::{Carried, Rpc, ServeFuture, Service, Target};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
-use tameike_core::InodeId;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
+use tameike_core::{HomeId, InodeId};
 use tameike_io::Runtime;
 
 const NODES: u32 = 6;
@@ -33,7 +33,14 @@ fn request(number: u64) -> Request {
 struct AnswerService(Arc<Answerer>);
 
 impl Service for AnswerService {
-    fn serve(&self, from: NodeId, request: Request, _: Option<Payload>, _: Target) -> ServeFuture {
+    fn serve(
+        &self,
+        from: NodeId,
+        _: Option<HomeId>,
+        request: Request,
+        _: Option<Payload>,
+        _: Target,
+    ) -> ServeFuture {
         let Request::Client(ClientRequest::Kept { inode: InodeId(number) }) = request else {
             return Box::pin(async { (Reply::Fault(Errno::EPROTO.into()), Carried::Nothing) });
         };
