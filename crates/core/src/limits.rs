@@ -35,7 +35,7 @@ pub const UNSHARDED_ENTRIES_MAX: u64 = 8000;
 /// current node. The entries of further ones are distributed over all nodes.
 pub const LOCAL_SUBDIRECTORIES_MAX: u32 = 64;
 /// Number of (directory, node) pairs for which a home counts these. Beyond it, all counts restart.
-pub const DIRECTORY_MAKERS_MAX: usize = 1 << 14;
+pub const DIRECTORY_MAKERS_MAX: usize = 1 << 12;
 /// Largest number of entries in a reply to a directory read.
 pub const READDIR_ENTRIES_MAX: u32 = 512;
 /// Largest encoded message without its payload, in bytes.
@@ -49,7 +49,7 @@ pub const LINKS_MAX: u32 = 65_000;
 /// Lifetime of a dentry lease, from the request on. A node that changes the name waits that long for a holder that it
 /// cannot reach.
 pub const NAME_LEASE: Duration = Duration::from_secs(5);
-/// Largest number of leases of names and directories that one node grants at a time.
+/// Largest number of leases of names and directories that the homes of one node grant at a time, about.
 pub const LEASES_MAX: usize = 1 << 16;
 /// Largest number of names of which one view of a node holds leases.
 pub const HELD_NAMES_MAX: usize = 1 << 14;

@@ -164,25 +164,27 @@ impl SharedView {
     async fn fetch_directory_stat_under(&self, map: Arc<HomeMap>, dir: InodeId) -> Result<DirStat> {
         if !self.directories.is_sharded(dir) {
             let home = self.cluster.children_home(dir);
-            let stat = self.ask_directory_stat(home.into(), map.primary(home), dir).await?;
+            let stat = self.ask_directory_stat(home.into(), dir).await?;
             if !stat.sharded {
+                self.directories.set_part(dir, map.primary(home), stat, self.runtime.clock.monotonic());
                 return Ok(stat);
             }
+            self.directories.set_sharded(dir, true);
         }
-        let ask = |&node| self.ask_directory_stat(Destination::Primary(node, map.epoch), node, dir);
+        let ask = |&node| self.ask_directory_stat(Destination::Primary(node, map.epoch), dir);
         let parts = try_join_all(map.nodes().iter().map(ask)).await?;
-        let mut all = DirStat::default();
-        parts.into_iter().for_each(|part| all.gather(part));
+        let (mut all, now) = (DirStat::default(), self.runtime.clock.monotonic());
+        for (&node, part) in map.nodes().iter().zip(parts) {
+            self.directories.set_part(dir, node, part, now);
+            all.gather(part);
+        }
         Ok(all)
     }
 
     /// Requests the state of a directory at its home, or at all homes of a node if it is sharded.
-    async fn ask_directory_stat(&self, to: Destination, node: NodeId, dir: InodeId) -> Result<DirStat> {
+    async fn ask_directory_stat(&self, to: Destination, dir: InodeId) -> Result<DirStat> {
         match self.ask(to, MetaRequest::DirStat { dir }).await? {
-            MetaReply::DirStat(stat) => {
-                self.directories.set_part(dir, node, stat, self.runtime.clock.monotonic());
-                Ok(stat)
-            }
+            MetaReply::DirStat(stat) => Ok(stat),
             other => Err(unexpected_reply(&other)),
         }
     }

@@ -52,7 +52,7 @@ impl SharedView {
         self.entry_of_reply(entry, reply, start).map(|(entry, _)| entry)
     }
 
-    /// Returns the entry with its attributes, which may be on another node.
+    /// Returns the entry with its attributes, which may be at another home.
     pub(super) async fn found(&self, entry: Entry) -> Result<Found> {
         let replied = match entry.node {
             Some(node) => self.complete_newest(node, &entry.start).await?,

@@ -36,7 +36,7 @@ impl InodeAllocator {
 
     /// Allocates a number for a directory that `maker` creates at `home`. The first directories that a node creates in a parent get their
     /// entries on the maker's device node, and there at the home of their own entry if it serves that: then renames and removals
-    /// concern one home. Others get them anywhere.
+    /// concern one home. Others get them anywhere, unless there is only one node.
     pub(super) fn next_directory(
         &self,
         cluster: &Cluster,
@@ -44,11 +44,12 @@ impl InodeAllocator {
         (entry, sharded): (&EntryName, bool),
         maker: NodeId,
     ) -> u64 {
-        let mut number = self.next();
-        if !self.is_near(entry.dir, maker) {
+        let (map, mut number) = (cluster.map(), self.next());
+        // Without other nodes there is nothing to spread.
+        if map.nodes().len() > 1 && !self.is_near(entry.dir, maker) {
             return number;
         }
-        let (map, wanted) = (cluster.map(), cluster.device_of(maker));
+        let wanted = cluster.device_of(maker);
         let is_served = map.primary(home) == wanted;
         let mut on_node = None;
         for _ in 0..DRAWS_MIN.max(DRAWS_PER_NODE * cluster.device_nodes().len()) {

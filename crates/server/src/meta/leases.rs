@@ -8,6 +8,8 @@
 //! have the new state, so that no call waits longer than that.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tameike_core::limits::{DIRECTORY_CACHE_TIME, LEASES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::Step;
@@ -41,10 +43,12 @@ pub(super) struct Revocation {
     pub(super) until: Duration,
 }
 
-/// The leases and cached directories that this node tracks. Times are of the monotonic clock.
+/// The leases and cached directories that a home tracks. Times are of the monotonic clock.
 #[derive(Default)]
 pub(super) struct Leases {
     records: BTreeMap<InodeId, Record>,
+    /// The number of records of all homes of the node.
+    of_node: Arc<AtomicUsize>,
     /// Queue of expirations; each record is in it at least once.
     order: VecDeque<(Duration, InodeId)>,
     /// Expiration of all cached directories that did not fit the table.
@@ -52,6 +56,11 @@ pub(super) struct Leases {
 }
 
 impl Leases {
+    /// `of_node` counts the records of all homes of the node.
+    pub(super) fn new(of_node: Arc<AtomicUsize>) -> Self {
+        Self { of_node, ..Self::default() }
+    }
+
     /// Grants `node` the lease on the name of `inode` in `dir`, unless another node has it or the table is full.
     pub(super) fn grant(&mut self, inode: InodeId, dir: InodeId, node: NodeId, now: Duration) -> bool {
         self.purge(now);
@@ -85,10 +94,11 @@ impl Leases {
     }
 
     fn insert(&mut self, inode: InodeId, record: Record) -> bool {
-        let fits = self.records.len() < LEASES_MAX;
+        let fits = self.of_node.load(Ordering::Relaxed) < LEASES_MAX;
         if fits {
             self.order.push_back((record.until, inode));
             self.records.insert(inode, record);
+            self.of_node.fetch_add(1, Ordering::Relaxed);
         }
         fits
     }
@@ -133,7 +143,7 @@ impl Leases {
         }
     }
 
-    /// Revokes the leases on all names of a directory, whose entries move to other nodes.
+    /// Revokes the leases on all names of a directory, whose entries move to other homes.
     pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Revocation> {
         let is_in = |record: &Record| matches!(record.lease, Lease::Name { dir: of, .. } if of == dir);
         let inodes = self.records.iter().filter(|(_, record)| is_in(record)).map(|(inode, _)| *inode);
@@ -143,11 +153,13 @@ impl Leases {
 
     /// Drops the leases of a failed node.
     pub(super) fn forget_node(&mut self, node: NodeId) {
+        let before = self.records.len();
         self.records.retain(|_, record| match record.lease {
             Lease::Name { holder, .. } => holder != node,
             Lease::Directory { node: one } => one != Some(node),
             Lease::Contended { pending } => pending != Some(node),
         });
+        self.of_node.fetch_sub(before - self.records.len(), Ordering::Relaxed);
     }
 
     fn purge(&mut self, now: Duration) {
@@ -155,7 +167,11 @@ impl Leases {
             self.order.pop_front();
             match self.records.get(&inode).map(|record| record.until) {
                 Some(until) if until > now => self.order.push_back((until, inode)),
-                _ => drop(self.records.remove(&inode)),
+                Some(_) => {
+                    self.records.remove(&inode);
+                    self.of_node.fetch_sub(1, Ordering::Relaxed);
+                }
+                None => {}
             }
         }
     }
@@ -267,5 +283,6 @@ mod tests {
         assert!(leases.grant(FILE, DIR, A, START + NAME_LEASE));
         assert_eq!(leases.records.len(), 1);
         assert_eq!(leases.order.len(), 1);
+        assert_eq!(leases.of_node.load(Ordering::Relaxed), 1);
     }
 }

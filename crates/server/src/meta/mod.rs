@@ -28,6 +28,7 @@ pub use services::MetaServices;
 use crate::holders::CacheTable;
 use allocation::InodeAllocator;
 use futures_util::future::BoxFuture;
+use leases::Leases;
 use parking_lot::Mutex;
 use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,10 +96,10 @@ type Unfinished = (Vec<(InodeId, Truncation)>, Vec<InodeId>);
 impl MetaService {
     /// Starts the service of a home on a ledger that has replayed its log. It can serve requests at once; [`Self::recover`] must run
     /// concurrently as soon as peers are reachable.
-    fn open(home: HomeId, parts: Arc<MetaParts>) -> Result<Arc<Self>> {
+    fn open(home: HomeId, parts: Arc<MetaParts>, leases: Leases) -> Result<Arc<Self>> {
         let incarnation = Self::start(home, &parts)?;
         let first = u64::from(incarnation) << 32;
-        let mut state = State::new(first);
+        let mut state = State::new(first, leases);
         let (intents, unfinished, inodes) = parts.ledger.read(|names| {
             let names = &HomeTable::new(home, names);
             let unfinished = (table::truncations(names)?, table::orphans(names)?);

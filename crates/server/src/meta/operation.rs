@@ -12,6 +12,7 @@ use super::leases::Revocation;
 use super::plan::{Plan, Planned};
 use super::recovery::Resolution;
 use super::single::is_busy;
+use futures_util::future::join_all;
 use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
 use tameike_core::{Errno, Fault, HomeId, NodeId, OperationId, Result, Timestamp};
@@ -130,8 +131,15 @@ impl MetaService {
     fn move_to_decision(&self, mut plan: Plan) -> Plan {
         let here = |home: &HomeId| *home == self.home;
         if plan.commit.is_none() {
+            // Of several seals, the first one must exclude other operations, wherever their coordinator is.
+            let seals = plan.prepare.iter().filter(|(_, step)| matches!(step, Step::Seal { .. })).count();
+            let stays = |step: &Step| match step {
+                Step::LockTree => true,
+                Step::Seal { .. } => seals > 1,
+                _ => false,
+            };
             let (home, away): (Vec<_>, Vec<_>) =
-                plan.prepare.into_iter().partition(|(home, step)| here(home) && *step != Step::LockTree);
+                plan.prepare.into_iter().partition(|(home, step)| here(home) && !stays(step));
             plan.prepare = away;
             plan.local.splice(0..0, home.into_iter().map(|(_, step)| step));
         }
@@ -188,13 +196,22 @@ impl MetaService {
         let mut applied = false;
         let unprepared = |fault, applied| Unprepared { fault, applied };
         self.persist().await.map_err(|fault| unprepared(fault, false))?;
-        for ((home, step), number) in plan.prepare.iter().zip(0..) {
-            let done = self.step(*home, (sequence, number), step.clone(), Some(by), now).await;
-            done.map_err(|fault| {
-                let unsure = !is_refusal(fault.errno);
-                unprepared(fault, applied || unsure)
-            })?;
-            applied = true;
+        // A directory that is sharded is sealed at many homes: at the first one alone, to exclude others, then at all others together.
+        let is_seal = |(_, step): &(HomeId, Step)| matches!(step, Step::Seal { .. });
+        let alone = plan.prepare.iter().position(is_seal).map_or(plan.prepare.len(), |first| first + 1);
+        let (first, others) = plan.prepare.split_at(alone);
+        let first = first.chunks(1).zip((0..).map(|number| number..));
+        for (steps, numbers) in first.chain([(others, alone as u32..)]) {
+            let step = |((home, step), number): (&(HomeId, Step), u32)| {
+                self.step(*home, (sequence, number), step.clone(), Some(by), now)
+            };
+            let done = join_all(steps.iter().zip(numbers).map(step)).await;
+            let failed = done.iter().find_map(|done| done.as_ref().err()).cloned();
+            applied |=
+                done.iter().any(|done| done.as_ref().map_or_else(|fault| !is_refusal(fault.errno), |_| true));
+            if let Some(fault) = failed {
+                return Err(unprepared(fault, applied));
+            }
         }
         for &(dir, ancestor) in &plan.not_below {
             let checked = self.check_not_below(dir, ancestor).await;

@@ -8,6 +8,7 @@ use tameike_core::wire::meta::{
     DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
 };
 use tameike_core::{Errno, Fault, FileKind, HomeId, InodeId, Result};
+use tameike_fabric::{Destination, join_calls, under_one_map};
 use tameike_store::meta::query as table;
 
 /// The steps of an operation, each with the home that applies it.
@@ -107,11 +108,32 @@ impl MetaService {
             MetaReply::DirStat(stat) => stat,
             other => return Err(unexpected(home, &other)),
         };
-        if entries > 0 {
+        let all = if sharded { self.entries_of_sharded(dir).await? } else { entries };
+        if all > 0 {
             return Err(Errno::ENOTEMPTY.into());
         }
         let homes: Vec<_> = if sharded { cluster.homes_of_entries().collect() } else { vec![home] };
         Ok(homes.into_iter().map(|home| (home, Step::Seal { dir, sharded })).collect())
+    }
+
+    /// The number of entries of a sharded directory at all homes.
+    async fn entries_of_sharded(&self, dir: InodeId) -> Result<u64> {
+        let parts = under_one_map(&self.parts.cluster, |map| {
+            let nodes = map.nodes().to_vec().into_iter();
+            let to_node =
+                move |node| self.ask(Destination::Primary(node, map.epoch), MetaRequest::DirStat { dir });
+            join_calls(nodes.map(to_node))
+        });
+        // A part that is sealed belongs to another operation, which may be undone.
+        let parts = parts.await.map_err(|fault| match fault.errno {
+            Errno::ESTALE => Errno::EAGAIN.into(),
+            _ => fault,
+        })?;
+        let parts = parts.into_iter().map(|part| match part {
+            MetaReply::DirStat(stat) => Ok(stat.entries),
+            other => Err(Fault::new(Errno::EPROTO, format!("a reply about a directory is wrong: {other:?}"))),
+        });
+        parts.sum()
     }
 
     fn plan_link(

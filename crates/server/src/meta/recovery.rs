@@ -3,7 +3,7 @@
 //! The log decides: recovery undoes an operation without a decision, and completes one with a decision. Every step can be repeated.
 
 use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use std::sync::Weak;
 use tameike_core::wire::meta::{MetaReply, Step};
 use tameike_core::{HomeId, NodeId, Result};
@@ -38,8 +38,11 @@ impl MetaService {
             }
             Some(Intent::Open { prepared, commit, decision, busy }) => {
                 if !self.is_committed(sequence, commit).await? {
-                    for (home, number) in prepared.into_iter().rev() {
-                        self.undo(home, sequence, number).await?;
+                    // The first step excludes others of its kind: it is undone last.
+                    let (first, others) = prepared.split_at(prepared.len().min(1));
+                    for steps in [others, first] {
+                        try_join_all(steps.iter().map(|&(home, number)| self.undo(home, sequence, number)))
+                            .await?;
                     }
                     self.end(sequence, busy.as_ref())?;
                     return Ok(Resolution::Undone);

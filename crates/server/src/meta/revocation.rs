@@ -29,7 +29,7 @@ impl MetaService {
             state.leases.cached(target.inode, node, now);
             return false;
         }
-        // This node does not see all changes of a file with several names, or with its inode on another node.
+        // This home does not see all changes of a file with several names, or with its inode at another home.
         inode.is_some_and(|inode| inode.attr.nlink == 1) && state.leases.grant(target.inode, dir, node, now)
     }
 

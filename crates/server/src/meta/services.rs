@@ -1,10 +1,11 @@
 //! The metadata services of all homes of a node, and the requests that concern several of them.
 
+use super::leases::Leases;
 use super::{MetaParts, MetaService};
 use futures_util::future::{join_all, try_join_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{Closes, Command, DirEntry, DirStat, MetaReply, MetaRequest};
 use tameike_core::{Attr, DirOffset, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
@@ -28,7 +29,9 @@ impl MetaServices {
         let (map, parts) = (parts.cluster.map(), Arc::new(parts));
         let all = (0..map.count()).map(|home| HomeId(home as u16));
         let own = all.filter(|&home| map.primary(home) == parts.node);
-        let homes = own.map(|home| Ok((home, MetaService::open(home, parts.clone())?)));
+        let leases = Arc::<AtomicUsize>::default();
+        let homes =
+            own.map(|home| Ok((home, MetaService::open(home, parts.clone(), Leases::new(leases.clone()))?)));
         let homes = homes.collect::<Result<_>>()?;
         parts.ledger.sync(false).await?;
         Ok(Arc::new(Self { parts, homes }))
@@ -95,9 +98,13 @@ impl MetaServices {
 
     async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
         let parts = try_join_all(self.homes.values().map(|home| home.dir_stat(dir))).await?;
-        let mut all = DirStat { sharded: true, ..DirStat::default() };
+        // Only the home of the children knows whether the directory is sharded.
+        let home = self.parts.cluster.children_home(dir);
+        let known = self.homes.keys().zip(&parts).find(|(one, _)| **one == home);
+        let sharded = known.is_none_or(|(_, part)| part.sharded);
+        let mut all = DirStat::default();
         parts.into_iter().for_each(|part| all.gather(part));
-        Ok(MetaReply::DirStat(all))
+        Ok(MetaReply::DirStat(DirStat { sharded, ..all }))
     }
 
     /// Entries of a sharded directory at all homes of this node, up to the smallest last offset of a home that has more.

@@ -4,11 +4,12 @@
 //! before, so that recovery repeats the same steps.
 
 use super::MetaService;
+use futures_util::future::try_join_all;
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
 use tameike_core::limits::UNSHARDED_ENTRIES_MAX;
 use tameike_core::wire::meta::{Step, Target};
-use tameike_core::{DirOffset, HomeId, InodeId, Result};
+use tameike_core::{DirOffset, Fault, HomeId, InodeId, Result};
 use tameike_store::meta::record::Intent;
 use tameike_store::meta::{LogCommand, query as table};
 
@@ -56,12 +57,16 @@ impl MetaService {
 
     pub(super) async fn move_entries(&self, sequence: u64, dir: InodeId) -> Result<()> {
         self.persist().await?;
-        for ((home, entries), first) in self.entries_by_home(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
+        let moves = self.entries_by_home(dir)?.into_iter().zip((0..).step_by(1 << 16));
+        let moves = moves.map(|((home, entries), first)| async move {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
                 let step = Step::Receive { dir, entries: batch.to_vec() };
                 self.step(home, (sequence, number), step, None, self.parts.runtime.now()).await?;
             }
-        }
+            Ok::<_, Fault>(())
+        });
+        // Steps that are still on their way after an error can be repeated.
+        try_join_all(moves).await?;
         // From now on, other homes change these names.
         let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
         self.revoke(revocations).await;

@@ -67,7 +67,7 @@ impl MetaService {
             reply
         {
             self.allocator.made_directory(entry.dir, from);
-            // Other nodes will store entries of this directory: it must survive this agent.
+            // Other homes will store entries of this directory: it must survive this agent.
             self.parts.ledger.sync(false).await?;
         }
         Ok(reply)

@@ -38,8 +38,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(first_operation: u64) -> Self {
-        Self { next_operation: first_operation, ..Self::default() }
+    pub(super) fn new(first_operation: u64, leases: Leases) -> Self {
+        Self { next_operation: first_operation, leases, ..Self::default() }
     }
 
     /// Fails if the node has cancelled the open, since it would never close it.

@@ -1,6 +1,6 @@
 //! Check of the names and inodes of one node, as far as the node alone can judge.
 //!
-//! - Each record decodes, and belongs on the node.
+//! - Each record decodes, and belongs to its home.
 //! - An entry whose inode is kept here has one, of the same kind.
 //! - The counts of a directory at a home match its entries there.
 //! - The link count of an inode is at least its names here, and equal if no other node can have names of it.
@@ -27,6 +27,8 @@ use tameike_core::wire::meta::Target;
 use tameike_core::{DirOffset, FileKind, HomeId, InodeId, Result, View};
 use tree::ParentEntry;
 
+/// Number of starts by which a home without a record of them is repaired to be ahead of its inodes.
+const STARTS_UNKNOWN: u16 = 256;
 /// Maximum number of parent directories in a path of a message.
 const PATH_NAMES_MAX: usize = 64;
 
@@ -55,6 +57,11 @@ pub(crate) struct Names {
     orphans: BTreeSet<InodeId>,
     /// An operation is pending here or elsewhere: link counts may be ahead of names.
     busy: bool,
+}
+
+/// The start of its home in which an inode was created.
+fn start_of(inode: InodeId) -> u16 {
+    ((inode.0 & InodeId::COUNTER_MAX) >> 32) as u16
 }
 
 /// A record of a home.
@@ -119,6 +126,7 @@ impl Names {
         let shards = names.read_shards(table, findings)?;
         names.read_pending(table, findings)?;
         names.read_inodes(table, &shards, findings)?;
+        names.derive_shards(findings)?;
         names.read_entries(table, findings)?;
         names.examine_tree(findings)?;
         names.examine_children(table, findings)?;
@@ -131,6 +139,11 @@ impl Names {
     /// Returns true if the inode record, if it exists, is on this node.
     pub(crate) fn keeps(&self, inode: InodeId) -> bool {
         self.shares.values().any(|share| share.keeps(inode))
+    }
+
+    /// Returns true if the inode record, if it exists, is at this home.
+    fn is_kept_at(&self, home: HomeId, inode: InodeId) -> bool {
+        self.shares.get(&home).is_some_and(|share| share.keeps(inode))
     }
 
     /// Returns true if this node has all homes.
@@ -234,7 +247,7 @@ impl Names {
                 found.set_aside(findings);
                 return Ok(());
             }
-            let start = ((inode.0 & InodeId::COUNTER_MAX) >> 32) as u16;
+            let start = start_of(inode);
             newest.entry(home).and_modify(|newest| *newest = start.max(*newest)).or_insert(start);
             inodes.insert(inode, Known { home, record, names: 0 });
             Ok(())
@@ -249,6 +262,23 @@ impl Names {
             findings.wrong(Part::Names, message);
             let repaired = ShardRecord { incarnation: newest, ..shard.clone() };
             findings.set(key_of_home(home, &key::shard()), codec::encode(&repaired)?);
+        }
+        Ok(())
+    }
+
+    /// Repairs missing records of homes: another home knows the number of all homes, and inodes the start in which they were created.
+    fn derive_shards(&mut self, findings: &mut Findings) -> Result<()> {
+        let Some(count) = self.shares.values().next().map(|share| share.count) else { return Ok(()) };
+        for &home in self.homes.iter().filter(|home| !self.shares.contains_key(home)) {
+            let own = self.inodes.iter().filter(|(_, known)| known.home == home).map(|(inode, _)| *inode);
+            let pinned: BTreeSet<_> = own.clone().filter_map(InodeId::pinned_node).collect();
+            let newest = own.map(start_of).max().unwrap_or_default();
+            let message = format!("the record of the part of the names that {home} has is missing");
+            findings.wrong(Part::Names, message);
+            let share = Share { home, count, pinned: pinned.into_iter().collect() };
+            // Starts after that of the newest inode may have begun operations.
+            let shard = ShardRecord { incarnation: newest.saturating_add(STARTS_UNKNOWN), share };
+            findings.set(key_of_home(home, &key::shard()), codec::encode(&shard)?);
         }
         Ok(())
     }

@@ -134,7 +134,7 @@ impl Shard<'_> {
             Step::LockTree => self.lock_tree(operation),
             Step::UnlockTree => self.unlock_tree(operation),
             Step::Receive { dir, entries } => self.receive(*dir, entries),
-            Step::Undo { .. } => Err(Fault::new(Errno::EINVAL, "only a step of another node can be undone")),
+            Step::Undo { .. } => Err(Fault::new(Errno::EINVAL, "only a step of another home can be undone")),
         }
     }
 

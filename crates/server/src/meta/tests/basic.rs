@@ -357,7 +357,11 @@ fn a_crowded_directory_is_sharded_and_keeps_all_names() {
                 _ => client.unlink(dir, &name).await.unwrap(),
             }
         }
-        client.rmdir(ROOT, "crowd").await.unwrap();
+        // Two operations that both seal the directory at all homes end one after the other.
+        client.create(ROOT, "empty", DIR).await.unwrap();
+        let replace = client.rename((ROOT, "empty"), (ROOT, "crowd"), RenameMode::Replace);
+        let (removed, replaced) = futures_util::future::join(client.rmdir(ROOT, "crowd"), replace).await;
+        assert_eq!((removed, replaced), (Ok(()), Ok(())));
         assert_eq!(errno(client.create(dir, "late", FILE).await), Errno::ENOENT);
     });
     check::check(&world);

@@ -13,6 +13,13 @@ const STEP_KEY_SIZE: usize = 15;
 /// Length of the key of a coordinator's last finished operation.
 const FINISHED_KEY_SIZE: usize = 3;
 
+/// The operation in the key of a step.
+fn operation_of_step(key: &[u8]) -> Option<OperationId> {
+    let home = HomeId(u16::from_be_bytes(key.get(1..3)?.try_into().ok()?));
+    let sequence = u64::from_be_bytes(key.get(3..11)?.try_into().ok()?);
+    (key.len() == STEP_KEY_SIZE).then_some(OperationId { home, sequence })
+}
+
 fn show(operation: OperationId) -> String {
     format!("operation {} of {}", operation.sequence, operation.home)
 }
@@ -41,13 +48,16 @@ impl Names {
             }
             Ok(())
         })?;
-        let mut steps = 0;
+        let mut has_steps = false;
         self.for_each(table, prefix::STEP, |found| {
             let what = "a step of another home's operation";
-            if found.key.len() != STEP_KEY_SIZE {
+            let Some(operation) = operation_of_step(found.key) else {
                 lose_key(what, found, findings);
-            } else if decode_or_lose::<StepRecord>(what, None, found, findings).is_some() {
-                steps += 1;
+                return Ok(());
+            };
+            if decode_or_lose::<StepRecord>(what, None, found, findings).is_some() {
+                // The steps of ended operations remain for a while. A coordinator on another node may not have ended them.
+                has_steps |= !self.shares.contains_key(&operation.home) || intents.contains(&operation);
             }
             Ok(())
         })?;
@@ -60,7 +70,7 @@ impl Names {
             }
             Ok(())
         })?;
-        self.busy = !intents.is_empty() || steps > 0;
+        self.busy = !intents.is_empty() || has_steps;
         for &home in &self.homes {
             self.read_tree_lock(home, table, &intents, findings)?;
         }

@@ -12,7 +12,17 @@ use tameike_core::{FileKind, HomeId, InodeId, Result};
 impl Names {
     /// The counts of a directory at a home must match its entries there.
     pub(super) fn examine_children(&self, table: &dyn ReadTable, findings: &mut Findings) -> Result<()> {
-        let mut counted = self.children.clone();
+        let (mut counted, mut sharded) = (self.children.clone(), BTreeSet::new());
+        self.for_each(table, prefix::DIRECTORY, |Found { key, value, .. }| {
+            if let (Some(dir), Ok(DirectoryRecord { sharded: true, .. })) =
+                (key::number(key), record::decode(key, value))
+            {
+                sharded.insert(InodeId(dir));
+            }
+            Ok(())
+        })?;
+        let default_of =
+            |dir: InodeId| DirectoryRecord { sharded: sharded.contains(&dir), ..DirectoryRecord::default() };
         self.for_each(table, prefix::DIRECTORY, |found| {
             let what = "the counts of a directory";
             let Some(dir) = only_inode(what, found, findings) else { return Ok(()) };
@@ -23,9 +33,11 @@ impl Names {
                     "the counts of directory {dir} are damaged; they can be derived from its entries"
                 );
                 findings.wrong(Part::Names, message);
-                return self.recount(home, dir, DirectoryRecord::default(), (entries, subdirs), findings);
+                return self.recount(home, dir, default_of(dir), (entries, subdirs), findings);
             };
-            if self.keeps(dir) && !self.inodes.contains_key(&dir) {
+            // At homes other than the inode's, the record of a removed directory stays, and refuses late entries.
+            let is_seal = children.sealed.is_some() && entries == 0 && !self.is_kept_at(home, dir);
+            if self.keeps(dir) && !self.inodes.contains_key(&dir) && !is_seal {
                 let message = format!("the counts of directory {dir} remain, but it no longer exists");
                 findings.wrong(Part::Names, message);
                 findings.remove(found.full_key());
@@ -48,7 +60,7 @@ impl Names {
         for ((home, dir), counts) in counted {
             let message = format!("directory {dir} has {} entries at {home} and no counts", counts.0);
             findings.wrong(Part::Names, message);
-            self.recount(home, dir, DirectoryRecord::default(), counts, findings)?;
+            self.recount(home, dir, default_of(dir), counts, findings)?;
         }
         Ok(())
     }
@@ -81,7 +93,7 @@ impl Names {
                 return Ok(());
             };
             let fits = |known: &Known| known.record.inline || known.record.kind == FileKind::Symlink;
-            match self.inodes.get(&inode) {
+            match self.inodes.get(&inode).filter(|known| known.home == found.home) {
                 Some(known) if fits(known) => {
                     sizes.insert(inode, found.value.len() as u64);
                 }
@@ -94,7 +106,8 @@ impl Names {
         })?;
         self.for_each(table, prefix::XATTR, |found| {
             let inode = key::number(found.key).filter(|_| found.key.len() > 9).map(InodeId);
-            if !inode.is_some_and(|inode| self.inodes.contains_key(&inode)) {
+            let known = inode.and_then(|inode| self.inodes.get(&inode));
+            if known.is_none_or(|known| known.home != found.home) {
                 stale += 1;
                 found.set_aside(findings);
             }
@@ -178,7 +191,7 @@ impl Names {
             let Some(inode) = only_inode("an orphan mark", found, findings) else {
                 return Ok(());
             };
-            match self.inodes.get(&inode) {
+            match self.inodes.get(&inode).filter(|known| known.home == found.home) {
                 Some(known) if known.record.links == 0 => {
                     orphans.insert(inode);
                 }

@@ -3,7 +3,7 @@
 use super::Names;
 use crate::check::{Findings, Severity};
 use crate::ledger::kv::Changes;
-use crate::meta::record::{InodeRecord, Share};
+use crate::meta::record::{Decision, InodeRecord, ShardRecord, Share};
 use crate::meta::{LogCommand, Outcome, apply, key};
 use crate::table::memory::MemoryTable;
 use crate::table::{HomeTable, ReadTable, Table, key_of_home};
@@ -55,7 +55,7 @@ impl Node {
         let (home, target) = (home_of_children(dir), Target { inode, kind: FileKind::File });
         let entry = EntryName { dir, name: name.into() };
         let local = vec![Step::Attach { entry, sharded: false, target, replaces: None }];
-        let decision = crate::meta::record::Decision { local, redo: Vec::new() };
+        let decision = Decision { local, redo: Vec::new() };
         let operation = OperationId { home, sequence: 1 };
         self.run(home, &LogCommand::Decide { operation, decision, held: Vec::new(), now: NOW });
         self.change(inode, |record| record.links += 1);
@@ -124,6 +124,59 @@ fn names_of_an_inode_are_counted_at_all_homes_of_the_node() {
     let found = node.repair();
     let [(Severity::Wrong, message)] = &found[..] else { panic!("{found:?}") };
     assert!(message.ends_with("counts 3 links, but has 2 names"), "{message}");
+}
+
+/// Regression: the record that refuses entries in a removed directory was reported as damage, and removed.
+#[test]
+fn a_directory_that_was_removed_at_another_home_is_no_damage() {
+    let mut node = Node::started();
+    let root = home_of_children(InodeId::ROOT);
+    let other = HomeId(1 - root.0);
+    let dir = node.create(InodeId::ROOT, "dir", FileKind::Directory, other);
+    let operation = OperationId { home: root, sequence: 1 };
+    let step = |step, finished| {
+        let command = Command::Step { operation, number: 0, step, by: None, finished, now: NOW };
+        LogCommand::Wire { command, inode_counter: 0, held: Vec::new() }
+    };
+    node.run(other, &step(Step::Seal { dir, sharded: false }, 0));
+    let entry = EntryName { dir: InodeId::ROOT, name: b"dir".to_vec() };
+    let target = Target { inode: dir, kind: FileKind::Directory };
+    let local = vec![Step::Detach { entry, sharded: false, target }, Step::DropLink { inode: dir }];
+    let decision = Decision { local, redo: Vec::new() };
+    node.run(root, &LogCommand::Decide { operation, decision, held: Vec::new(), now: NOW });
+    assert_eq!(node.check().0, []);
+    // The step of the operation, which has ended, does not keep the check from its other rules.
+    let file = node.create(InodeId::ROOT, "file", FileKind::File, root);
+    node.change(file, |record| record.links = 3);
+    assert_eq!(node.check().0.len(), 1);
+}
+
+#[test]
+fn a_home_without_the_record_of_its_start_is_repaired_ahead_of_its_inodes() {
+    let (mut node, file) = linked();
+    let key = key_of_home(home_of(file), &key::shard());
+    let before: ShardRecord =
+        decode(&node.0.get(&key).expect("in memory").expect("it exists")).expect("whole");
+    for damage in [None, Some(vec![0xFF; 5])] {
+        match damage {
+            Some(value) => node.0.put(key.clone(), value),
+            None => node.0.delete(key.clone()),
+        }
+        assert!(!node.repair().is_empty());
+        let after: ShardRecord =
+            decode(&node.0.get(&key).expect("in memory").expect("it exists")).expect("whole");
+        assert_eq!(after.share, before.share);
+        assert!(after.incarnation > before.incarnation);
+    }
+}
+
+#[test]
+fn the_content_of_a_file_at_another_home_is_found() {
+    let (mut node, file) = linked();
+    node.0.put(key_of_home(HomeId(1 - home_of(file).0), &key::content(file)), vec![1]);
+    let found = node.repair();
+    let [(Severity::Wrong, message)] = &found[..] else { panic!("{found:?}") };
+    assert!(message.contains("belong to no inode"), "{message}");
 }
 
 #[test]
