@@ -12,7 +12,7 @@ use tameike_core::{Attr, Errno, FileKind, View};
 
 /// After this time without a fault, all its effects are over: messages have arrived or are lost, and every peer has answered or
 /// exceeded its time limit.
-const SETTLED: Duration = Duration::from_secs(90);
+pub(super) const SETTLED: Duration = Duration::from_secs(90);
 pub(super) const CHECK_SLOT: u8 = u8::MAX;
 
 /// A tree as a node shows it.

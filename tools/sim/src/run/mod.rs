@@ -174,6 +174,15 @@ impl Run {
 
     async fn start(&mut self) -> Checked {
         self.start_agents(AgentMode::Serve, false).await?;
+        // A countdown may have failed a call of background work of the start, which is repeated, or breaks the log.
+        while self.world.countdown.injected().is_some() {
+            self.world.runtime().sleep(check::SETTLED).await;
+            self.apply_countdown();
+            if !self.must_restart {
+                break;
+            }
+            self.restart(AgentMode::Serve).await?;
+        }
         let _pause = self.world.countdown.pause();
         for view in VIEWS {
             for dir in crate::op::DIRS {
