@@ -9,7 +9,7 @@ use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{
     Attr, Errno, Fault, FileKind, Generation, HomeId, InodeId, MapEpoch, NodeId, Result, Timestamp, UnitId,
 };
-use tameike_fabric::{Destination, join_calls, under_one_map};
+use tameike_fabric::Destination;
 use tameike_io::Payload;
 use tameike_io::os::runtime::{Promise, promise};
 use tameike_store::meta::record::{InodeRecord, Truncation};
@@ -95,12 +95,7 @@ impl MetaService {
         let home = cluster.children_home(dir);
         let request = |sharded| MetaRequest::Execute(Command::SetDirTime { dir, sharded, changed });
         if let MetaReply::Sharding { sharded: true } = self.ask(home, request(false)).await? {
-            let spread = under_one_map(cluster, |map| {
-                let nodes = map.nodes().to_vec().into_iter();
-                let to_node = move |node| self.ask(Destination::Primary(node, map.epoch), request(true));
-                join_calls(nodes.map(to_node))
-            });
-            spread.await?;
+            self.ask_all(request(true)).await?;
         }
         Ok(())
     }

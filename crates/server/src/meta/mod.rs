@@ -37,8 +37,8 @@ use std::time::Duration;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, DirOffset, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
-use tameike_fabric::{Destination, Rpc};
+use tameike_core::{Cluster, DirOffset, Errno, Fault, HomeId, HomeMap, InodeId, NodeId, Result, View};
+use tameike_fabric::{Destination, Rpc, join_calls, under_one_map};
 use tameike_io::os::runtime::Promise;
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_store::locks::Locks;
@@ -315,6 +315,15 @@ impl MetaService {
                 other => Err(unexpected(to, &other)),
             }
         })
+    }
+
+    /// Sends a request to all homes of each node. Returns the replies of the nodes.
+    async fn ask_all(&self, request: MetaRequest) -> Result<Vec<MetaReply>> {
+        let ask = |map: Arc<HomeMap>| {
+            let ask = |&node| self.ask(Destination::Primary(node, map.epoch), request.clone());
+            join_calls(map.nodes().iter().map(ask).collect::<Vec<_>>())
+        };
+        under_one_map(&self.parts.cluster, ask).await
     }
 
     async fn ask_unit(&self, to: Destination, request: UnitRequest, payload: Option<Payload>) -> Result<()> {

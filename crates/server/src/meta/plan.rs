@@ -8,7 +8,6 @@ use tameike_core::wire::meta::{
     DirStat, EntryName, MetaReply, MetaRequest, NameOperation, RenameMode, Step, Target,
 };
 use tameike_core::{Errno, Fault, FileKind, HomeId, InodeId, Result};
-use tameike_fabric::{Destination, join_calls, under_one_map};
 use tameike_store::meta::query as table;
 
 /// The steps of an operation, each with the home that applies it.
@@ -118,14 +117,9 @@ impl MetaService {
 
     /// The number of entries of a sharded directory at all homes.
     async fn entries_of_sharded(&self, dir: InodeId) -> Result<u64> {
-        let parts = under_one_map(&self.parts.cluster, |map| {
-            let nodes = map.nodes().to_vec().into_iter();
-            let to_node =
-                move |node| self.ask(Destination::Primary(node, map.epoch), MetaRequest::DirStat { dir });
-            join_calls(nodes.map(to_node))
-        });
+        let parts = self.ask_all(MetaRequest::DirStat { dir }).await;
         // A part that is sealed belongs to another operation, which may be undone.
-        let parts = parts.await.map_err(|fault| match fault.errno {
+        let parts = parts.map_err(|fault| match fault.errno {
             Errno::ESTALE => Errno::EAGAIN.into(),
             _ => fault,
         })?;
