@@ -221,8 +221,8 @@ impl AgentControl for Agent {
     fn join(&self, nodes: Vec<NodeInfo>) -> Result<()> {
         let peers = nodes.iter().filter(|info| info.id != self.start.node);
         self.fabric.set_peers(peers.map(|info| (info.id, info.address.clone())).collect());
-        let cluster =
-            Cluster::new(self.start.job.clone(), nodes).map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
+        let cluster = Cluster::new(self.start.job.clone(), nodes, 1)
+            .map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
         self.fabric.keep(&cluster.neighbours(self.start.node));
         let cluster = Arc::new(cluster);
         let runtime = self.system.runtime();

@@ -28,6 +28,7 @@ use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaServices};
 use tameike_server::region::{RegionParts, RegionService};
+use tameike_server::replica::{BackupService, Copies, CopiesParts, ReplicaParts, Replicas};
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
 
@@ -118,6 +119,10 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let activity = Activity::new(runtime.clone(), QUIET);
     let table = if parts.holders { CacheTable::new } else { CacheTable::unused };
     let holders = Arc::new(table());
+    // Before the first record of a home.
+    let (replicas, copies) = replicas(parts, store)?;
+    let replica_parts = replica_parts(parts);
+    let backups = BackupService::new(replica_parts, store.ledger.clone(), store.extents.clone());
     let meta = MetaServices::open(MetaParts {
         runtime: runtime.clone(),
         cluster: cluster.clone(),
@@ -134,6 +139,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         runtime: runtime.clone(),
         cluster: cluster.clone(),
         extents: store.extents.clone(),
+        copies,
         shared: store.shared.clone(),
         rpc: parts.rpc.clone(),
         read_pool: parts.memory.reads.clone(),
@@ -159,8 +165,47 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         meta: meta.clone(),
     });
     let locks = Arc::new(LockService::new(parts.node, cluster));
-    let (extents, packing) = (store.extents.clone(), parts.packing.clone());
-    Ok(Services { meta, unit, cache, locks, regions, holders, extents, activity, packing })
+    let (ledger, extents, packing) = (store.ledger.clone(), store.extents.clone(), parts.packing.clone());
+    Ok(Services {
+        meta,
+        unit,
+        cache,
+        locks,
+        regions,
+        holders,
+        ledger,
+        extents,
+        activity,
+        packing,
+        replicas,
+        backups: Arc::new(backups),
+    })
+}
+
+fn replica_parts(parts: &Parts<'_>) -> ReplicaParts {
+    ReplicaParts {
+        runtime: parts.runtime.clone(),
+        cluster: parts.cluster.clone(),
+        rpc: Arc::downgrade(&parts.rpc),
+        node: parts.node,
+    }
+}
+
+/// The primary's side of replicas, if homes have some, and the changes of units.
+fn replicas(parts: &Parts<'_>, store: &StoreParts) -> Result<(Option<Arc<Replicas>>, Copies)> {
+    let replicas = match parts.cluster.map().is_replicated() {
+        true => Some(Replicas::new(replica_parts(parts), &store.ledger)?),
+        false => None,
+    };
+    let copies = Copies::new(CopiesParts {
+        cluster: parts.cluster.clone(),
+        node: parts.node,
+        replicas: replicas.clone(),
+        extents: store.extents.clone(),
+        request_pools: [parts.memory.requests.clone(), parts.memory.replies.clone()],
+        read_pool: parts.memory.reads.clone(),
+    });
+    Ok((replicas, copies))
 }
 
 /// Verifies that the neighbours of this node, which watch it for failures, are reachable and know the secret. The

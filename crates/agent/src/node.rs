@@ -24,8 +24,9 @@ use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaServices;
 use tameike_server::region::RegionService;
+use tameike_server::replica::{BackupService, Replicas};
 use tameike_server::unit::UnitService;
-use tameike_store::ExtentStore;
+use tameike_store::{ExtentStore, Ledger};
 
 /// Units of one file on the device that `cache stat` counts, at most.
 const UNITS_COUNTED_MAX: usize = 1 << 10;
@@ -44,12 +45,18 @@ pub struct Services {
     pub regions: Arc<RegionService>,
     /// Cache holders of files.
     pub holders: Arc<CacheTable>,
+    /// Log and table.
+    pub ledger: Arc<Ledger>,
     /// Data store.
     pub extents: Arc<ExtentStore>,
     /// Tracks requests of programs.
     pub activity: Arc<Activity>,
     /// Packer of the shared directory, if this node is it.
     pub packing: Option<Arc<PackService>>,
+    /// What this node repeats on backups; `None` if the homes of the job have no replicas.
+    pub replicas: Option<Arc<Replicas>>,
+    /// Copies of homes that other nodes serve.
+    pub backups: Arc<BackupService>,
 }
 
 /// State of a node's process, for its status.
@@ -303,6 +310,8 @@ impl Service for Node {
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
         let (locks, regions) = (services.locks.clone(), services.regions.clone());
         let packing = services.packing.clone();
+        let (replicas, backups) = (services.replicas.clone(), services.backups.clone());
+        let is_logged = matches!(request, Request::Meta(_) | Request::Cache(_) | Request::Region(_));
         let no_packer = Fault::new(Errno::EPROTO, format!("{} is not the packer", self.node));
         async move {
             let answer = match request {
@@ -314,15 +323,23 @@ impl Service for Node {
                 },
                 Request::Region(request) => replied(regions.serve(from, request).await, Reply::Region),
                 Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
-                Request::Unit(request) => match unit.serve(request, payload, target).await {
+                Request::Replica(request) => {
+                    replied(backups.serve(from, request, payload).await, Reply::Replica)
+                }
+                Request::Unit(request) => match unit.serve(home, request, payload, target).await {
                     Ok((reply, carried)) => (Reply::Unit(reply), carried),
                     Err(fault) => (Reply::Fault(fault), Carried::Nothing),
                 },
                 Request::Admin(_) | Request::Client(_) => unreachable!("served above"),
             };
             drop(foreground);
+            // The reply may show, or acknowledge, changes that the backups do not have yet.
+            let confirmed = match replicas.filter(|_| is_logged) {
+                Some(replicas) => replicas.confirmed_of(home).await,
+                None => Ok(()),
+            };
             count(&answer.1);
-            answer
+            confirmed.map_or_else(|fault| (Reply::Fault(fault), Carried::Nothing), |()| answer)
         }
         .boxed()
     }

@@ -62,7 +62,9 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
     match kind {
         RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => tameike_server::cache::replay(body, table),
-        RecordKind::Extents => Err(Fault::io("the metadata log contains a record of extents")),
+        RecordKind::Extents | RecordKind::OfHome => {
+            Err(Fault::io("this record is not one of names or of cached files"))
+        }
     }
 }
 

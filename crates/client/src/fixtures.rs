@@ -39,5 +39,5 @@ pub(crate) fn cluster(nodes: u32) -> Arc<Cluster> {
         device: true,
     };
     let job = JobId::new("test").expect("a name");
-    Arc::new(Cluster::new(job, (0..nodes).map(info).collect()).expect("a cluster"))
+    Arc::new(Cluster::new(job, (0..nodes).map(info).collect(), 1).expect("a cluster"))
 }

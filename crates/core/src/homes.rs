@@ -1,12 +1,29 @@
-//! Homes, and the map that assigns each of them to a node.
+//! Homes, and the map that assigns each of them to nodes.
 //!
-//! A job divides its names and data among a fixed number of homes (`placement`). One node serves each home, its primary. The map may change
-//! while the job runs; its epoch numbers the changes. A request names the epoch under which its sender chose the node, and an agent with
-//! another epoch refuses it. The two agents then exchange the newer map, and the sender chooses again.
+//! A job divides its names and data among a fixed number of homes (`placement`). One node serves each home, its primary. Other nodes, its
+//! backups, may have copies of the home. The map may change while the job runs; its epoch numbers the changes. A request names the epoch
+//! under which its sender chose the node, and an agent with another epoch refuses it. The two agents then exchange the newer map, and the
+//! sender chooses again.
 
 use crate::ids::{HomeId, NodeId};
-use crate::limits::{HOMES_MAX, HOMES_PER_NODE};
+use crate::limits::{HOMES_MAX, HOMES_PER_NODE, REPLICAS_MAX, REPLICATED_NODES_MAX};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// A node, as all agents know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its number, which is also its index in [`Cluster::nodes`].
+    pub id: NodeId,
+    /// Host name, for people and for ssh.
+    pub host: String,
+    /// `address:port` of the agent's fabric end point.
+    pub address: String,
+    /// Nodes of one group share the group's burst-buffer nodes (BB-2).
+    pub group: u32,
+    /// Whether the node has a device, which makes it a burst-buffer node.
+    pub device: bool,
+}
 
 /// Number of a home map: each change of the map of a job raises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,7 +37,9 @@ pub struct HomeMap {
     pub epoch: MapEpoch,
     /// The primary of each home. Its length is a power of two.
     primaries: Vec<NodeId>,
-    /// The nodes among them, ascending.
+    /// The backups of each home. Empty if the homes of the job have no replicas.
+    backups: Vec<Vec<NodeId>>,
+    /// All nodes that serve homes, ascending.
     nodes: Vec<NodeId>,
 }
 
@@ -29,18 +48,19 @@ pub struct HomeMap {
 struct Fields {
     epoch: MapEpoch,
     primaries: Vec<NodeId>,
+    backups: Vec<Vec<NodeId>>,
 }
 
 impl From<Fields> for HomeMap {
-    fn from(Fields { epoch, primaries }: Fields) -> Self {
+    fn from(Fields { epoch, primaries, backups }: Fields) -> Self {
         let nodes = ascending(primaries.clone());
-        Self { epoch, primaries, nodes }
+        Self { epoch, primaries, backups, nodes }
     }
 }
 
 impl From<HomeMap> for Fields {
-    fn from(HomeMap { epoch, primaries, .. }: HomeMap) -> Self {
-        Self { epoch, primaries }
+    fn from(HomeMap { epoch, primaries, backups, .. }: HomeMap) -> Self {
+        Self { epoch, primaries, backups }
     }
 }
 
@@ -51,11 +71,34 @@ fn ascending(mut nodes: Vec<NodeId>) -> Vec<NodeId> {
 }
 
 impl HomeMap {
-    /// The first map of a job: the homes go to these nodes in turn. `device_nodes` is not empty.
-    pub fn initial(device_nodes: &[NodeId]) -> Self {
-        let count = (device_nodes.len() * HOMES_PER_NODE).next_power_of_two().min(HOMES_MAX);
-        let primaries = (0..count).map(|home| device_nodes[home % device_nodes.len()]).collect();
-        Fields { epoch: MapEpoch(1), primaries }.into()
+    /// The first map of a job: the homes go to the nodes with a device in turn. Each home has `replicas` of them, its backups on other
+    /// hosts as far as possible, and then in other groups. The backups of a node's homes are spread over the other nodes.
+    ///
+    /// # Errors
+    /// A message for people: too few nodes with a device for the replicas, or too many for a map with replicas.
+    pub fn initial(nodes: &[NodeInfo], replicas: u32) -> Result<Self, String> {
+        let devices: Vec<_> = nodes.iter().filter(|node| node.device).collect();
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
+            return Err(format!("data has 1 to {REPLICAS_MAX} replicas, not {replicas}"));
+        }
+        if devices.len() < replicas as usize {
+            let have = devices.len();
+            return Err(format!(
+                "{replicas} replicas need as many nodes with a device, and the job has {have}"
+            ));
+        }
+        if replicas > 1 && devices.len() > REPLICATED_NODES_MAX {
+            let have = devices.len();
+            return Err(format!(
+                "a job with replicas has at most {REPLICATED_NODES_MAX} nodes with a device, not {have}"
+            ));
+        }
+        let count = (devices.len() * HOMES_PER_NODE).next_power_of_two().min(HOMES_MAX);
+        let primaries = (0..count).map(|home| devices[home % devices.len()].id).collect();
+        let mut chosen = Backups { devices: &devices, copies: vec![0; devices.len()] };
+        let replicated = 0..if replicas > 1 { count } else { 0 };
+        let backups = replicated.map(|home| chosen.choose(home, replicas as usize - 1)).collect();
+        Ok(Fields { epoch: MapEpoch(1), primaries, backups }.into())
     }
 
     /// The next map, in which `node` serves `home`.
@@ -63,7 +106,19 @@ impl HomeMap {
     pub fn with_primary(&self, home: HomeId, node: NodeId) -> Self {
         let mut primaries = self.primaries.clone();
         primaries[usize::from(home.0)] = node;
-        Fields { epoch: MapEpoch(self.epoch.0 + 1), primaries }.into()
+        let mut backups = self.backups.clone();
+        if let Some(backups) = backups.get_mut(usize::from(home.0)) {
+            backups.retain(|backup| *backup != node);
+        }
+        Fields { epoch: MapEpoch(self.epoch.0 + 1), primaries, backups }.into()
+    }
+
+    /// The next map, in which no home has `node` as a backup.
+    #[must_use]
+    pub fn without_backup(&self, node: NodeId) -> Self {
+        let mut backups = self.backups.clone();
+        backups.iter_mut().for_each(|backups| backups.retain(|backup| *backup != node));
+        Fields { epoch: MapEpoch(self.epoch.0 + 1), primaries: self.primaries.clone(), backups }.into()
     }
 
     /// Number of homes.
@@ -71,9 +126,36 @@ impl HomeMap {
         self.primaries.len() as u64
     }
 
+    /// Whether the homes of the job have replicas.
+    pub fn is_replicated(&self) -> bool {
+        !self.backups.is_empty()
+    }
+
+    /// Whether the map has backups for all homes or for none, and no home twice on a node.
+    pub fn is_valid(&self) -> bool {
+        let sizes = self.backups.is_empty() || self.backups.len() == self.primaries.len();
+        let mut homes = self.primaries.iter().zip(&self.backups);
+        sizes
+            && homes.all(|(primary, backups)| {
+                let replicas = BTreeSet::from_iter(backups.iter().chain([primary]));
+                replicas.len() == backups.len() + 1
+            })
+    }
+
     /// The node that serves a home.
     pub fn primary(&self, home: HomeId) -> NodeId {
         self.primaries[usize::from(home.0)]
+    }
+
+    /// The other nodes with a copy of a home.
+    pub fn backups(&self, home: HomeId) -> &[NodeId] {
+        self.backups.get(usize::from(home.0)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The homes that a node serves, ascending.
+    pub fn served_by(&self, node: NodeId) -> impl Iterator<Item = HomeId> {
+        let all = self.primaries.iter().enumerate();
+        all.filter(move |(_, primary)| **primary == node).map(|(home, _)| HomeId(home as u16))
     }
 
     /// The nodes that serve these homes, ascending, each once.
@@ -85,6 +167,75 @@ impl HomeMap {
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
+
+    /// All nodes that serve homes or have copies of them, ascending.
+    pub fn members(&self) -> Vec<NodeId> {
+        ascending(self.nodes.iter().chain(self.backups.iter().flatten()).copied().collect())
+    }
+}
+
+/// Chooses backups, home after home.
+struct Backups<'a> {
+    devices: &'a [&'a NodeInfo],
+    /// Number of homes of which each of them is a backup so far.
+    copies: Vec<u32>,
+}
+
+impl Backups<'_> {
+    /// Backups of a home, one after another: each on a host, then in a group, that has no replica yet, as far as there is one, and on a
+    /// node with the fewest copies. Of equal nodes, each home of a node begins at
+    /// another one.
+    fn choose(&mut self, home: usize, count: usize) -> Vec<NodeId> {
+        let devices = self.devices;
+        let (place, round) = (home % devices.len(), home / devices.len());
+        let first = place + 1 + round * (devices.len() / HOMES_PER_NODE).max(1);
+        let mut chosen = vec![devices[place]];
+        while chosen.len() <= count {
+            let rank = |index: usize| {
+                let node = devices[index];
+                let host = chosen.iter().any(|one| one.host == node.host);
+                let group = chosen.iter().any(|one| one.group == node.group);
+                let turn = (index + devices.len() - first % devices.len()) % devices.len();
+                (host, group, self.copies[index], turn)
+            };
+            let others =
+                (0..devices.len()).filter(|&index| chosen.iter().all(|one| one.id != devices[index].id));
+            let Some(next) = others.min_by_key(|&index| rank(index)) else { break };
+            self.copies[next] += 1;
+            chosen.push(devices[next]);
+        }
+        chosen[1..].iter().map(|node| node.id).collect()
+    }
+}
+
+/// A set of homes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HomeSet {
+    /// All homes.
+    All,
+    /// These homes.
+    Of(BTreeSet<HomeId>),
+}
+
+impl HomeSet {
+    /// The homes that a node serves under a map; all, if none of the homes of the job has copies.
+    pub fn served(map: &HomeMap, node: NodeId) -> Self {
+        if map.is_replicated() { map.served_by(node).collect() } else { Self::All }
+    }
+
+    /// Whether it has a home.
+    pub fn contains(&self, home: HomeId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(homes) => homes.contains(&home),
+        }
+    }
+}
+
+impl FromIterator<HomeId> for HomeSet {
+    fn from_iter<T: IntoIterator<Item = HomeId>>(homes: T) -> Self {
+        Self::Of(homes.into_iter().collect())
+    }
 }
 
 #[cfg(test)]
@@ -92,14 +243,26 @@ mod tests {
     use super::*;
     use crate::wire::codec;
 
-    fn nodes(count: u32) -> Vec<NodeId> {
-        (0..count).map(NodeId).collect()
+    /// Nodes with a device: `per_host` on each host, `per_group` in each group.
+    fn nodes(count: u32, per_host: u32, per_group: u32) -> Vec<NodeInfo> {
+        let node = |id: u32| NodeInfo {
+            id: NodeId(id),
+            host: format!("host{}", id / per_host),
+            address: String::new(),
+            group: id / per_group,
+            device: true,
+        };
+        (0..count).map(node).collect()
+    }
+
+    fn initial(count: u32) -> HomeMap {
+        HomeMap::initial(&nodes(count, 1, 1), 1).expect("enough nodes")
     }
 
     #[test]
     fn homes_are_a_power_of_two_and_spread_evenly() {
         for count in [1, 2, 3, 5, 64, 1000, 1024, 10_000, 16_384] {
-            let map = HomeMap::initial(&nodes(count));
+            let map = initial(count);
             assert!(map.count().is_power_of_two() && map.count() <= HOMES_MAX as u64);
             let mut served = vec![0_u32; count as usize];
             (0..map.count()).for_each(|home| served[map.primary(HomeId(home as u16)).0 as usize] += 1);
@@ -107,15 +270,106 @@ mod tests {
             assert!(*least > 0 && most - least <= 1, "{count} nodes serve {least} to {most} homes");
             let above = f64::from(*most) / (map.count() as f64 / f64::from(count)) - 1.0;
             assert!(above < if count > 4096 { 0.15 } else { 1.0 / 16.0 }, "{count} nodes: {above}");
-            assert_eq!(map.nodes(), nodes(count));
+            assert_eq!(map.nodes(), (0..count).map(NodeId).collect::<Vec<_>>());
+            assert!(!map.is_replicated() && map.is_valid());
         }
+    }
+
+    /// Backups on the host of another replica, and those in its group, by a map of these nodes.
+    fn shared(nodes: &[NodeInfo], map: &HomeMap) -> (usize, usize) {
+        let (mut hosts, mut groups) = (0, 0);
+        for home in (0..map.count()).map(|home| HomeId(home as u16)) {
+            let mut all = vec![&nodes[map.primary(home).0 as usize]];
+            for backup in map.backups(home).iter().map(|backup| &nodes[backup.0 as usize]) {
+                hosts += usize::from(all.iter().any(|one| one.host == backup.host));
+                groups += usize::from(all.iter().any(|one| one.group == backup.group));
+                all.push(backup);
+            }
+        }
+        (hosts, groups)
+    }
+
+    #[test]
+    fn backups_are_on_other_hosts_and_in_other_groups_and_spread_evenly() {
+        for (count, per_host, per_group, replicas) in [
+            (2, 1, 1, 2),
+            (4, 1, 1, 2),
+            (4, 1, 2, 3),
+            (6, 2, 2, 3),
+            (9, 1, 3, 3),
+            (64, 2, 8, 2),
+            (1024, 1, 32, 3),
+        ] {
+            let nodes = nodes(count, per_host, per_group);
+            let map = HomeMap::initial(&nodes, replicas).expect("enough nodes");
+            assert!(map.is_valid() && map.is_replicated());
+            let homes = (0..map.count()).map(|home| HomeId(home as u16));
+            let mut copies = vec![0_u32; count as usize];
+            for home in homes {
+                assert_eq!(map.backups(home).len() as u32, replicas - 1);
+                map.backups(home).iter().for_each(|backup| copies[backup.0 as usize] += 1);
+            }
+            let mean = map.count() as f64 * f64::from(replicas - 1) / f64::from(count);
+            let most = f64::from(*copies.iter().max().expect("a node"));
+            assert!(
+                most < 1.1 * mean + 1.0,
+                "{count} nodes, {replicas} replicas: {most} copies, mean {mean}"
+            );
+            let others = map.served_by(NodeId(0)).flat_map(|home| map.backups(home)).collect::<BTreeSet<_>>();
+            let foreign = nodes.iter().filter(|node| node.group != 0).count();
+            assert!(others.len() >= foreign.min(HOMES_PER_NODE / 2), "node 0 has few backups: {others:?}");
+            let groups = count / per_group;
+            let expected = if groups >= replicas { (0, 0) } else { (0, map.count() as usize) };
+            assert_eq!(shared(&nodes, &map), expected, "{count} nodes, {replicas} replicas");
+        }
+        // With too few hosts, the groups still count; with one host and group, any other node will do.
+        let map = HomeMap::initial(&nodes(4, 4, 2), 2).expect("enough nodes");
+        assert_eq!(shared(&nodes(4, 4, 2), &map), (map.count() as usize, 0));
+        assert!(HomeMap::initial(&nodes(4, 4, 4), 3).expect("enough nodes").is_valid());
+    }
+
+    #[test]
+    fn a_map_with_too_many_replicas_or_nodes_is_refused() {
+        for (count, replicas) in [(1, 2), (2, 3), (4, 0), (9, REPLICAS_MAX + 1), (1025, 2)] {
+            assert!(HomeMap::initial(&nodes(count, 1, 1), replicas).is_err(), "{count}, {replicas}");
+        }
+        let mut map = HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes");
+        map.backups[5].push(map.primaries[5]);
+        assert!(!map.is_valid());
+        map.backups.truncate(5);
+        assert!(!map.is_valid());
+    }
+
+    #[test]
+    fn a_new_primary_and_a_lost_node_are_no_backups() {
+        let map = HomeMap::initial(&nodes(3, 1, 1), 3).expect("enough nodes");
+        let (home, backup) = (HomeId(4), map.backups(HomeId(4))[0]);
+        let next = map.with_primary(home, backup);
+        assert_eq!((next.primary(home), next.backups(home).len()), (backup, 1));
+        assert!(next.is_valid() && next.epoch > map.epoch);
+        let without = next.without_backup(NodeId(0));
+        assert!((0..map.count()).all(|home| !without.backups(HomeId(home as u16)).contains(&NodeId(0))));
+        assert!(without.is_valid() && without.epoch > next.epoch);
+    }
+
+    #[test]
+    fn a_node_serves_the_homes_of_which_it_is_the_primary() {
+        let map = HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes");
+        let own = HomeSet::served(&map, NodeId(1));
+        let all = || (0..map.count()).map(|home| HomeId(home as u16));
+        assert!(all().all(|home| own.contains(home) == (map.primary(home) == NodeId(1))));
+        assert_eq!(map.served_by(NodeId(1)).collect::<HomeSet>(), own);
+        assert_eq!(HomeSet::served(&initial(3), NodeId(1)), HomeSet::All);
     }
 
     #[test]
     fn a_map_survives_a_message() {
-        let map = HomeMap::initial(&nodes(3)).with_primary(HomeId(3), NodeId(1));
+        let map =
+            HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes").with_primary(HomeId(3), NodeId(1));
         assert_eq!(codec::decode(&codec::encode(&map).expect("small")), Ok(map));
-        // The largest map fits a message.
-        codec::encode(&HomeMap::initial(&nodes(16_384))).expect("not too large");
+        // The largest maps fit a message.
+        codec::encode(&initial(16_384)).expect("not too large");
+        let largest = HomeMap::initial(&nodes(REPLICATED_NODES_MAX as u32, 1, 1), REPLICAS_MAX);
+        codec::encode(&largest.expect("enough nodes")).expect("not too large");
     }
 }

@@ -16,7 +16,7 @@ impl fmt::Display for NodeId {
 }
 
 /// A home: one of a fixed number of parts into which the names and data of a job are divided, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HomeId(pub u16);
 
 impl fmt::Display for HomeId {

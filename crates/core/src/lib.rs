@@ -22,6 +22,6 @@ pub mod wire;
 pub use attr::{Attr, FileKind, Timestamp};
 pub use cores::CoreSet;
 pub use errno::{Errno, Fault, FaultKind, Result};
-pub use homes::{HomeMap, MapEpoch};
+pub use homes::{HomeMap, HomeSet, MapEpoch, NodeInfo};
 pub use ids::{DirOffset, Generation, HomeId, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
-pub use placement::{Cluster, Layout, NodeInfo, UnitsOfNode};
+pub use placement::{Cluster, Layout, UnitsOfHomes};

@@ -17,6 +17,10 @@ pub const NODES_MAX: u32 = 1 << 14;
 pub const HOMES_PER_NODE: usize = 16;
 /// Largest number of homes of a job.
 pub const HOMES_MAX: usize = 1 << 16;
+/// Largest number of replicas of names and data.
+pub const REPLICAS_MAX: u32 = 3;
+/// Largest number of nodes with a device of a job with replicas: its home map must fit a message.
+pub const REPLICATED_NODES_MAX: usize = 1024;
 /// Largest file whose content is in its inode record, in bytes.
 pub const INLINE_SIZE_MAX: usize = 4096;
 /// Longest name of a directory entry, in bytes.
@@ -79,6 +83,11 @@ const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as us
 const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_CACHE_TIME.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
 const _: () = assert!(4 * HOMES_MAX <= MESSAGE_SIZE_MAX);
+// Two bytes for each replica, and two more.
+const _: () = assert!(
+    REPLICATED_NODES_MAX.next_power_of_two() * HOMES_PER_NODE * 2 * (REPLICAS_MAX as usize + 1)
+        <= MESSAGE_SIZE_MAX
+);
 const _: () = assert!(HOMES_MAX.is_power_of_two() && HOMES_MAX >= NODES_MAX as usize);
 const _: () = assert!(NODES_MAX.is_power_of_two() && NODES_MAX <= 1 << 14);
 const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);

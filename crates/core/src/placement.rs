@@ -1,6 +1,6 @@
 //! Placement of names and data on homes by formula: the data path needs no lookup (BB-3, VO-1).
 
-use crate::homes::{HomeMap, MapEpoch};
+use crate::homes::{HomeMap, MapEpoch, NodeInfo};
 use crate::ids::{DirOffset, HomeId, InodeId, JobId, NodeId, Slot, UnitId};
 use crate::limits::SLOT_COUNT;
 use serde::{Deserialize, Serialize};
@@ -60,21 +60,6 @@ impl std::str::FromStr for Layout {
     }
 }
 
-/// A node, as all agents know it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeInfo {
-    /// Its number, which is also its index in [`Cluster::nodes`].
-    pub id: NodeId,
-    /// Host name, for people and for ssh.
-    pub host: String,
-    /// `address:port` of the agent's fabric end point.
-    pub address: String,
-    /// Nodes of one group share the group's burst-buffer nodes (BB-2).
-    pub group: u32,
-    /// Whether the node has a device, which makes it a burst-buffer node.
-    pub device: bool,
-}
-
 /// The nodes of a job, the functions that place names and data on homes, and the nodes that serve these.
 #[derive(Debug)]
 pub struct Cluster {
@@ -85,14 +70,24 @@ pub struct Cluster {
     /// Number of homes, which never changes.
     homes: u64,
     map: RwLock<Arc<HomeMap>>,
+    watchers: RwLock<Vec<Watcher>>,
+}
+
+/// A function that is called after each change of the home map.
+struct Watcher(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
 }
 
 impl Cluster {
-    /// A cluster of these nodes, which are numbered in order from 0, with the first home map.
+    /// A cluster of these nodes, which are numbered in order from 0, with the first home map, in which each home has this many replicas.
     ///
     /// # Errors
-    /// A message for people: no nodes, too many, wrong numbers, or none with a device.
-    pub fn new(job: JobId, nodes: Vec<NodeInfo>) -> Result<Self, String> {
+    /// A message for people: no nodes, too many, wrong numbers, none with a device, or too few of these for the replicas.
+    pub fn new(job: JobId, nodes: Vec<NodeInfo>, replicas: u32) -> Result<Self, String> {
         if nodes.is_empty() || nodes.len() > crate::limits::NODES_MAX as usize {
             return Err(format!("a job has 1 to {} nodes, not {}", crate::limits::NODES_MAX, nodes.len()));
         }
@@ -103,8 +98,15 @@ impl Cluster {
         if device_nodes.is_empty() {
             return Err("at least one node of a job must have a device".to_owned());
         }
-        let map = HomeMap::initial(&device_nodes);
-        Ok(Self { job, nodes, device_nodes, homes: map.count(), map: RwLock::new(Arc::new(map)) })
+        let map = HomeMap::initial(&nodes, replicas)?;
+        Ok(Self {
+            job,
+            nodes,
+            device_nodes,
+            homes: map.count(),
+            map: RwLock::new(Arc::new(map)),
+            watchers: RwLock::default(),
+        })
     }
 
     /// The current home map.
@@ -118,13 +120,23 @@ impl Cluster {
         let is_newer = map.epoch > current.epoch && self.fits(&map);
         if is_newer {
             *current = Arc::new(map);
+            drop(current);
+            let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
+            watchers.iter().for_each(|watcher| watcher.0());
         }
         is_newer
     }
 
-    /// Whether a map is of a job with as many homes, and names nodes of this job only.
+    /// Has `changed` called after each change of the home map, for as long as this cluster exists. It must not block.
+    pub fn watch(&self, changed: impl Fn() + Send + Sync + 'static) {
+        self.watchers.write().unwrap_or_else(PoisonError::into_inner).push(Watcher(Box::new(changed)));
+    }
+
+    /// Whether a map is valid, of a job with as many homes, and names nodes of this job only.
     pub fn fits(&self, map: &HomeMap) -> bool {
-        map.count() == self.homes && map.nodes().iter().all(|&node| self.node(node).is_some())
+        map.count() == self.homes
+            && map.is_valid()
+            && map.members().iter().all(|&node| self.node(node).is_some())
     }
 
     /// The node that serves a home now.
@@ -239,12 +251,16 @@ impl Cluster {
         (0..turns.count).map(|index| turns.home(index)).collect()
     }
 
-    /// The units of a file on a node, under a map.
-    pub fn units_of_node(&self, map: &HomeMap, layout: Layout, inode: InodeId, node: NodeId) -> UnitsOfNode {
+    /// The units of a file at some homes.
+    pub fn units_of_homes(
+        &self,
+        layout: Layout,
+        inode: InodeId,
+        of: impl Fn(HomeId) -> bool,
+    ) -> UnitsOfHomes {
         let homes = self.unit_homes(layout, inode);
         let period = homes.len() as u64;
-        let own = (0..period).zip(homes).filter(|(_, home)| map.primary(*home) == node);
-        UnitsOfNode { period, remainders: own.map(|(remainder, _)| remainder).collect() }
+        UnitsOfHomes { period, remainders: (0..period).zip(homes).filter(|(_, home)| of(*home)).collect() }
     }
 
     /// The nodes that have units with these indexes, under a map, each with the first of them.
@@ -301,23 +317,24 @@ impl Turns {
     }
 }
 
-/// The units of a file on a node: those whose index has one of these remainders when it is divided by the period.
+/// The units of a file at some homes: those whose index has one of these remainders when it is divided by the period.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnitsOfNode {
+pub struct UnitsOfHomes {
     period: u64,
-    /// Ascending.
-    remainders: Vec<u64>,
+    /// Ascending, each with the home.
+    remainders: Vec<(u64, HomeId)>,
 }
 
-impl UnitsOfNode {
-    /// Their indexes from `first` on.
-    pub fn from(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
+impl UnitsOfHomes {
+    /// Their indexes from `first` on, each with its home.
+    pub fn from(&self, first: u64) -> impl Iterator<Item = (u64, HomeId)> + '_ {
         let round = first - first % self.period;
         let rounds = (round..=u64::MAX - self.period).step_by(self.period as usize);
-        // A node without units of the file must not search for ever.
+        // Homes without units of the file must not search for ever.
         let rounds = rounds.take(if self.remainders.is_empty() { 0 } else { usize::MAX });
-        let all = rounds.flat_map(|round| self.remainders.iter().map(move |remainder| round + remainder));
-        all.skip_while(move |index| *index < first)
+        let of_round =
+            |round| self.remainders.iter().map(move |&(remainder, home)| (round + remainder, home));
+        rounds.flat_map(of_round).skip_while(move |(index, _)| *index < first)
     }
 }
 
@@ -333,7 +350,7 @@ mod tests {
             group: id as u32 / 2,
             device,
         });
-        Cluster::new(JobId::new("job").expect("valid name"), nodes.collect()).expect("valid cluster")
+        Cluster::new(JobId::new("job").expect("valid name"), nodes.collect(), 1).expect("valid cluster")
     }
 
     #[test]
@@ -388,17 +405,19 @@ mod tests {
                 for first in [0, 5, 1000] {
                     let mut units = Vec::new();
                     for &node in map.nodes() {
-                        let of_node = cluster.units_of_node(&map, layout, inode, node);
-                        let own = of_node.from(first).take_while(|index| *index < first + 200);
-                        units.extend(own.inspect(|&index| {
-                            let home = cluster.unit_home(layout, UnitId { inode, index });
+                        let of_node = cluster.units_of_homes(layout, inode, |home| map.primary(home) == node);
+                        let own = of_node.from(first).take_while(|(index, _)| *index < first + 200);
+                        units.extend(own.map(|(index, home)| {
+                            assert_eq!(cluster.unit_home(layout, UnitId { inode, index }), home);
                             assert_eq!(map.primary(home), node, "unit {index}");
+                            index
                         }));
                     }
                     let nodes = cluster.nodes_of_units(&map, layout, inode, first..first + 200);
                     assert!(nodes.iter().all(|(node, index)| {
-                        let of_node = cluster.units_of_node(&map, layout, inode, *node);
-                        of_node.from(first).next() == Some(*index)
+                        let of_node =
+                            cluster.units_of_homes(layout, inode, |home| map.primary(home) == *node);
+                        of_node.from(first).next().map(|(index, _)| index) == Some(*index)
                     }));
                     assert_eq!(nodes.len(), map.primaries(cluster.unit_homes(layout, inode)).len());
                     units.sort_unstable();
@@ -406,12 +425,16 @@ mod tests {
                 }
             }
         }
-        assert_eq!(
-            UnitsOfNode { period: 1, remainders: vec![0] }.from(3).take(2).collect::<Vec<_>>(),
-            [3, 4]
-        );
-        assert_eq!(UnitsOfNode { period: 4, remainders: vec![] }.from(3).next(), None);
-        assert_eq!(UnitsOfNode { period: 4, remainders: vec![1] }.from(u64::MAX - 1).next(), None);
+        let of_homes = |period, remainders: &[u64]| UnitsOfHomes {
+            period,
+            remainders: remainders.iter().map(|&remainder| (remainder, HomeId(0))).collect(),
+        };
+        let indexes = |units: UnitsOfHomes, first| {
+            units.from(first).take(2).map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        assert_eq!(indexes(of_homes(1, &[0]), 3), [3, 4]);
+        assert_eq!(indexes(of_homes(4, &[]), 3), []);
+        assert_eq!(indexes(of_homes(4, &[1]), u64::MAX - 1), []);
     }
 
     #[test]
@@ -419,13 +442,16 @@ mod tests {
         let cluster = cluster(&[true, true]);
         let next = cluster.map().with_primary(HomeId(3), NodeId(0));
         assert_eq!(cluster.primary(HomeId(3)), NodeId(1));
+        let changes = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = changes.clone();
+        cluster.watch(move || _ = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         assert!(cluster.replace_map(next.clone()) && !cluster.replace_map(next.clone()));
+        assert_eq!(changes.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert_eq!(cluster.route(HomeId(3)), (NodeId(0), next.epoch));
-        let others = [
-            HomeMap::initial(&[NodeId(0), NodeId(1), NodeId(2)]),
-            HomeMap::initial(&[NodeId(0)]),
-            cluster.map().with_primary(HomeId(3), NodeId(2)),
-        ];
+        let initial = |nodes: &[NodeInfo]| HomeMap::initial(nodes, 1).expect("enough nodes");
+        let three = [cluster.nodes(), &[NodeInfo { id: NodeId(2), ..cluster.nodes()[0].clone() }]].concat();
+        let others =
+            [initial(&three), initial(&three[..1]), cluster.map().with_primary(HomeId(3), NodeId(2))];
         for other in others {
             let newer = (0..9).fold(other, |map, _| map.with_primary(HomeId(0), map.primary(HomeId(0))));
             assert!(!cluster.replace_map(newer));

@@ -97,7 +97,7 @@ pub(super) fn cluster(nodes: u32) -> Arc<Cluster> {
     let info =
         |id| NodeInfo { id: NodeId(id), host: String::new(), address: String::new(), group: 0, device: true };
     let job = JobId::new("job").expect("a name");
-    Arc::new(Cluster::new(job, (0..nodes).map(info).collect()).expect("a cluster"))
+    Arc::new(Cluster::new(job, (0..nodes).map(info).collect(), 1).expect("a cluster"))
 }
 
 pub(super) fn pattern(frame: &mut Frame, seed: u8) {

@@ -11,4 +11,5 @@ pub mod holders;
 pub mod lock;
 pub mod meta;
 pub mod region;
+pub mod replica;
 pub mod unit;

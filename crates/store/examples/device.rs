@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
-use tameike_core::{Fault, Generation, InodeId, Result, UnitId};
+use tameike_core::{Fault, Generation, HomeId, InodeId, Result, UnitId};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::process::resident_bytes;
 use tameike_io::os::runtime::promise;
@@ -44,7 +44,7 @@ async fn write(extents: &ExtentStore, pool: &Pool, index: u64) -> Result<()> {
     let mut frame = pool.take().await;
     stamp(&mut frame, index);
     let payload = Payload::new(Arc::new(frame), 0..UNIT_SIZE as u32);
-    extents.write(unit(index), Pieces::at(0, payload)?, false, Generation(0)).await
+    extents.write(HomeId(0), unit(index), Pieces::at(0, payload)?, false, Generation(0)).await
 }
 
 async fn read(extents: &ExtentStore, pool: &Pool, index: u64) -> Result<()> {

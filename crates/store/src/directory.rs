@@ -16,7 +16,7 @@
 //! `format` is one line of text: `tameike-store 1 <boot id>`. If its boot id differs from the machine's, the machine
 //! may have lost power since.
 
-use crate::extent::{self, ExtentData, ExtentStore};
+use crate::extent::{ExtentData, ExtentStore};
 use crate::ledger::redb::RedbKv;
 use crate::ledger::{LOG_NAMES, Ledger, LedgerOptions, Media, RecordKind};
 use crate::table::Table;
@@ -146,9 +146,8 @@ pub async fn open_media(
     mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
 ) -> Result<(Arc<Ledger>, Arc<ExtentStore>)> {
     let runtime = options.runtime;
-    let ledger = Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| match kind {
-        RecordKind::Extents => extent::apply(body, table),
-        RecordKind::Names | RecordKind::Cache => replay(kind, body, table),
+    let ledger = Ledger::open(runtime.clone(), media, ledger_options, move |kind, body, table| {
+        crate::replay(kind, body, table, &mut replay)
     })
     .await?;
     let extents = ExtentStore::open(runtime, ledger.clone(), disk, options.scratch, options.capacity).await?;
@@ -221,10 +220,7 @@ impl Store {
             &mut found,
             // Must persist what the log lacks before the log is emptied.
             |damage| write_damage(dir, damage),
-            move |kind, body, table| match kind {
-                RecordKind::Extents => extent::apply(body, table),
-                RecordKind::Names | RecordKind::Cache => replay(kind, body, table),
-            },
+            move |kind, body, table| crate::replay(kind, body, table, &mut replay),
         )
         .await
         .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))?;
@@ -331,7 +327,7 @@ mod tests {
     use super::*;
     use crate::extent::Pieces;
     use std::sync::Arc;
-    use tameike_core::{Generation, InodeId, Slot, UnitId};
+    use tameike_core::{Generation, HomeId, HomeSet, InodeId, Slot, UnitId};
     use tameike_io::os::simulated::Simulation;
     use tameike_io::os::system::System;
     use tameike_io::{Payload, Slab};
@@ -399,7 +395,9 @@ mod tests {
         for parent in ["/tmp", "/dev/shm"] {
             let home = Home::new(parent);
             let store = home.open().unwrap();
-            home.machine.run(store.extents.write(UNIT, home.pieces(7), false, Generation(0))).unwrap();
+            home.machine
+                .run(store.extents.write(HomeId(0), UNIT, home.pieces(7), false, Generation(0)))
+                .unwrap();
             let name = |table: &mut dyn Table| {
                 table.put(b"iname".to_vec(), b"first".to_vec());
                 Ok(())
@@ -428,7 +426,7 @@ mod tests {
     fn a_store_opens_with_a_capacity_below_its_content() {
         let mut home = Home::new("/dev/shm");
         let store = home.open().unwrap();
-        home.machine.run(store.extents.write(UNIT, home.pieces(7), false, Generation(0))).unwrap();
+        home.machine.run(store.extents.write(HomeId(0), UNIT, home.pieces(7), false, Generation(0))).unwrap();
         home.machine.run(store.extents.sync(false)).unwrap();
         drop(store);
         home.machine.kill();
@@ -436,7 +434,7 @@ mod tests {
         let store = home.open().unwrap();
         assert_eq!(home.read(&store), 7);
         let other = UnitId { index: 3, ..UNIT };
-        let write = store.extents.write(other, home.pieces(8), false, Generation(0));
+        let write = store.extents.write(HomeId(0), other, home.pieces(8), false, Generation(0));
         assert_eq!(home.machine.run(write).unwrap_err().errno, Errno::ENOSPC);
     }
 
@@ -472,8 +470,14 @@ mod tests {
         let mut frame = pool.try_take().unwrap();
         frame[..8192].fill(7);
         let payload = Payload::new(Arc::new(frame), 0..8192);
-        pollster::block_on(store.extents.write(UNIT, Pieces::at(0, payload).unwrap(), false, Generation(0)))
-            .unwrap();
+        pollster::block_on(store.extents.write(
+            HomeId(0),
+            UNIT,
+            Pieces::at(0, payload).unwrap(),
+            false,
+            Generation(0),
+        ))
+        .unwrap();
         pollster::block_on(store.extents.sync(true)).unwrap();
         let read = || {
             let frame = pool.try_take().unwrap();
@@ -535,8 +539,10 @@ mod tests {
             let mut frame = pool.take().await;
             frame[..10_000].fill(byte);
             let payload = Payload::new(Arc::new(frame), 0..10_000);
-            extents.write(own(round), Pieces::at(place, payload.clone())?, false, Generation(0)).await?;
-            extents.write(UNIT, Pieces::at(place, payload)?, false, Generation(0)).await?;
+            extents
+                .write(HomeId(0), own(round), Pieces::at(place, payload.clone())?, false, Generation(0))
+                .await?;
+            extents.write(HomeId(0), UNIT, Pieces::at(place, payload)?, false, Generation(0)).await?;
             for unit in [own(round), UNIT] {
                 let (frame, held) =
                     extents.read(unit, place..place + 10_000, pool.take().await, Generation(0)).await;
@@ -545,7 +551,7 @@ mod tests {
             }
             match round % 10 {
                 3 => extents.sync(round % 20 == 3).await?,
-                7 => extents.truncate(own(0).inode, 0).await?,
+                7 => extents.truncate(&HomeSet::All, own(0).inode, 0).await?,
                 _ => {}
             }
         }
@@ -568,7 +574,9 @@ mod tests {
         let home = Home::new("/tmp");
         let store = home.open().unwrap();
         for byte in [7, 8] {
-            home.machine.run(store.extents.write(UNIT, home.pieces(byte), false, Generation(0))).unwrap();
+            home.machine
+                .run(store.extents.write(HomeId(0), UNIT, home.pieces(byte), false, Generation(0)))
+                .unwrap();
             home.machine.run(store.extents.sync(false)).unwrap();
         }
         drop(store);

@@ -13,8 +13,10 @@ pub mod fuzz;
 pub mod ledger;
 pub mod locks;
 pub mod meta;
+mod replay;
 pub mod table;
 
 pub use directory::{Options, Store, open_media, release_space};
 pub use extent::ExtentStore;
 pub use ledger::{Ledger, RecordKind};
+pub use replay::replay;

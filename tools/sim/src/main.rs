@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use tameike_fabric::socket::CONNECTIONS_DEFAULT;
 use tameike_sim::countdown::Site;
-use tameike_sim::program::draw;
+use tameike_sim::program::{Program, draw};
 use tameike_sim::region;
 use tameike_sim::run::{Failure, run};
 use tameike_sim::runner::{RunOptions, run_seeds};
@@ -47,6 +47,9 @@ enum Command {
         /// Inject this bug.
         #[arg(long)]
         canary: Option<Canary>,
+        /// Replicas of each home.
+        #[arg(long, default_value_t = 1)]
+        replicas: u32,
     },
     /// Run many seeds of programs on shared memory regions, or repeat one.
     Regions {
@@ -120,7 +123,9 @@ fn main() -> ExitCode {
             let scale = |&agents: &u32| Scale { agents, connections, seed };
             measure_all(agents.iter().map(scale), json)
         }
-        Command::Replay { seed, log, shrink, canary } => replay(seed, log, shrink, canary),
+        Command::Replay { seed, log, shrink, canary, replicas } => {
+            replay(seed, &draw(seed, canary).replicated(replicas), log, shrink)
+        }
     }
 }
 
@@ -194,11 +199,10 @@ fn conclude<T>(
     ExitCode::FAILURE
 }
 
-fn replay(seed: u64, log: bool, smaller: bool, canary: Option<Canary>) -> ExitCode {
-    let program = draw(seed, canary);
-    let (outcome, lines) = traced(|| run(&program));
-    let outcome =
-        outcome.map_err(|failure| if smaller { shrink(&program, failure) } else { (program, failure) });
+fn replay(seed: u64, program: &Program, log: bool, smaller: bool) -> ExitCode {
+    let (outcome, lines) = traced(|| run(program));
+    let outcome = outcome
+        .map_err(|failure| if smaller { shrink(program, failure) } else { (program.clone(), failure) });
     let Err((program, Failure { step, message })) = outcome else {
         if log {
             lines.iter().for_each(|line| println!("{line}"));

@@ -26,6 +26,9 @@ pub struct RunOptions {
     /// Inject this bug.
     #[arg(long)]
     pub canary: Option<Canary>,
+    /// Replicas of each home.
+    #[arg(long, default_value_t = 1)]
+    pub replicas: u32,
     /// Go on after a failure.
     #[arg(long)]
     pub keep_going: bool,
@@ -63,8 +66,10 @@ pub fn run_seeds(
     tally: Tally,
     report: impl Fn(&u64, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(u64, Failure)>> {
-    let canary = how.canary;
-    let run = move |&seed: &u64| run_tallied(&draw(seed, canary), &Countdown::default(), &tally);
+    let (canary, replicas) = (how.canary, how.replicas);
+    let run = move |&seed: &u64| {
+        run_tallied(&draw(seed, canary).replicated(replicas), &Countdown::default(), &tally)
+    };
     run_all(seeds, how, RUN_TIME_MAX, run, report)
 }
 
@@ -140,7 +145,7 @@ mod tests {
             reported.store(true, Ordering::Relaxed);
             sender.send((*thing, failure.message.clone())).expect("the receiver is open");
         };
-        let how = RunOptions { jobs: 2, canary: None, keep_going: true };
+        let how = RunOptions { jobs: 2, canary: None, replicas: 1, keep_going: true };
         assert!(run_all(0..10, &how, Duration::from_millis(200), run, report).is_err());
         assert_eq!(failures.try_recv(), Ok((3, "the run does not end within 200ms".to_owned())));
     }

@@ -66,7 +66,7 @@ struct Pair {
 fn cluster() -> Arc<Cluster> {
     let info = |id| NodeInfo { id, host: String::new(), address: String::new(), group: 0, device: true };
     let job = JobId::new("job").expect("a name");
-    Arc::new(Cluster::new(job, vec![info(A), info(B)]).expect("a cluster"))
+    Arc::new(Cluster::new(job, vec![info(A), info(B)], 1).expect("a cluster"))
 }
 
 fn pair(inline_max: usize, damage: Option<fn(&mut Frame) -> u32>, right: u32) -> Pair {

@@ -29,7 +29,7 @@ fn part(number: u64) -> Part {
     let node =
         |id| NodeInfo { id: NodeId(id), host: String::new(), address: String::new(), group: 0, device: true };
     let job = JobId::new("job").expect("a name");
-    let cluster = Cluster::new(job, (0..3).map(node).collect()).expect("a cluster");
+    let cluster = Cluster::new(job, (0..3).map(node).collect(), 1).expect("a cluster");
     // The st_dev of the shared directory itself counts as 0.
     let inode = InodeId::cached(0, number);
     match () {

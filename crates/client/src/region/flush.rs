@@ -128,7 +128,7 @@ impl Memory {
 
     async fn send(&self, patch: Patch) -> Result<Payload> {
         let Patch { to, payload } = patch;
-        let request = Request::Unit(UnitRequest::Patch { inode: self.file.inode });
+        let request = Request::Unit(UnitRequest::Patch { inode: self.file.inode, layout: self.file.layout });
         match self.parts.call(to, request, Some(payload.clone())).await?.reply {
             Reply::Unit(UnitReply::Done) => Ok(payload),
             other => Err(unexpected_reply(&other)),

@@ -135,6 +135,16 @@ pub enum LockRequest {
     },
 }
 
+impl LockRequest {
+    /// Returns true if serving the request twice has the same effect as serving it once.
+    pub(super) fn is_read_only(&self) -> bool {
+        match self {
+            Self::Test { .. } | Self::Blockers { .. } => true,
+            Self::Lock { .. } | Self::Unlock { .. } | Self::EndWait { .. } | Self::Withdraw { .. } => false,
+        }
+    }
+}
+
 /// An owner that blocks another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocker {

@@ -16,6 +16,7 @@ pub mod measure;
 pub mod meta;
 pub mod pack;
 pub mod region;
+pub mod replica;
 pub mod space;
 pub mod unit;
 pub mod window;
@@ -49,6 +50,8 @@ pub enum Request {
     Pack(pack::PackRequest),
     /// To the coordinator of a region.
     Region(region::RegionRequest),
+    /// To a backup of homes.
+    Replica(replica::ReplicaRequest),
 }
 
 impl Request {
@@ -56,7 +59,6 @@ impl Request {
     /// remembered.
     pub fn is_read_only(&self) -> bool {
         use cache::CacheRequest as Cache;
-        use lock::LockRequest as Lock;
         use meta::MetaRequest as Meta;
         use unit::UnitRequest as Unit;
         match self {
@@ -118,12 +120,8 @@ impl Request {
             Self::Client(request) => request.is_read_only(),
             Self::Pack(request) => request.is_read_only(),
             Self::Region(request) => request.is_read_only(),
-            Self::Lock(request) => match request {
-                Lock::Test { .. } | Lock::Blockers { .. } => true,
-                Lock::Lock { .. } | Lock::Unlock { .. } | Lock::EndWait { .. } | Lock::Withdraw { .. } => {
-                    false
-                }
-            },
+            Self::Replica(_) => false,
+            Self::Lock(request) => request.is_read_only(),
         }
     }
 
@@ -135,7 +133,12 @@ impl Request {
             Self::Admin(request) => {
                 matches!(request, admin::AdminRequest::Exchange(exchange) if exchange.expects_payload())
             }
-            Self::Meta(_) | Self::Cache(_) | Self::Lock(_) | Self::Pack(_) | Self::Region(_) => false,
+            Self::Meta(_)
+            | Self::Cache(_)
+            | Self::Lock(_)
+            | Self::Pack(_)
+            | Self::Region(_)
+            | Self::Replica(_) => false,
         }
     }
 }
@@ -163,4 +166,6 @@ pub enum Reply {
     Region(region::RegionReply),
     /// The home map of the agent, which has refused the request: the request names another epoch.
     OtherMap(HomeMap),
+    /// From a backup of homes.
+    Replica(replica::ReplicaReply),
 }

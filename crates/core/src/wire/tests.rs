@@ -5,6 +5,7 @@
 mod client;
 mod pack;
 mod region;
+mod replica;
 
 use super::admin::{AdminReply, AdminRequest, Counter, FileHeld, FileHolders, NodeStatus, Space, Storm};
 use super::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
@@ -21,12 +22,13 @@ use super::meta::{
 };
 use super::pack::{PackReply, PackRequest};
 use super::region::{RegionReply, RegionRequest};
+use super::replica::{ReplicaReply, ReplicaRequest};
 use super::unit::{Backing, FlushEnd, Sought, SpaceChange, UnitDigest, UnitLocation, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
 use crate::errno::{Errno, Fault};
-use crate::homes::HomeMap;
+use crate::homes::{HomeMap, NodeInfo};
 use crate::ids::{DirOffset, Generation, HomeId, InodeId, NodeId, OperationId, UnitId, View};
 use crate::placement::Layout;
 use crate::receipt::{FileOutcome, FileReceipt, Receipt};
@@ -138,6 +140,13 @@ fn status() -> NodeStatus {
     }
 }
 
+/// The first map of a job with one node.
+fn map() -> HomeMap {
+    let (host, address) = Default::default();
+    let node = NodeInfo { id: NODE, host, address, group: 0, device: true };
+    HomeMap::initial(&[node], 1).expect("a node")
+}
+
 #[test]
 fn the_kinds_of_message() {
     check(&[
@@ -149,6 +158,7 @@ fn the_kinds_of_message() {
         (Request::Lock(LockRequest::Blockers { inode: INODE, owner: OWNER }), "0505838404c8018201"),
         (Request::Pack(PackRequest::Forget), "060b"),
         (Request::Region(RegionRequest::Changes { region: INODE, after: 300 }), "0703838404ac02"),
+        (Request::Replica(ReplicaRequest::Sync), "0807"),
     ]);
 }
 
@@ -164,10 +174,8 @@ fn the_kinds_of_reply() {
         (Reply::Lock(LockReply::Done), "0600"),
         (Reply::Pack(PackReply::Done), "0700"),
         (Reply::Region(RegionReply::Done), "0800"),
-        (
-            Reply::OtherMap(HomeMap::initial(&[NODE])),
-            "090110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801",
-        ),
+        (Reply::OtherMap(map()), "090110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c80100"),
+        (Reply::Replica(ReplicaReply::Done), "0a00"),
     ]);
 }
 
@@ -463,7 +471,7 @@ fn requests_to_the_unit_service() {
             },
             "0e8384040164017009",
         ),
-        (UnitRequest::Patch { inode: INODE }, "0f838404"),
+        (UnitRequest::Patch { inode: INODE, layout: WIDE }, "0f8384040102"),
         (UnitRequest::FetchAdd { unit: UNIT, offset: 300, addend: 200 }, "108384048201ac02c801"),
     ]);
 }
@@ -586,8 +594,8 @@ fn requests_to_agents() {
         (AdminRequest::Files(vec![INODE]), "0401838404"),
         (AdminRequest::MostRequested { count: 300 }, "05ac02"),
         (
-            AdminRequest::Map(HomeMap::initial(&[NODE])),
-            "060110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801",
+            AdminRequest::Map(map()),
+            "060110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c80100",
         ),
     ]);
 }

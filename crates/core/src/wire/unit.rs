@@ -208,6 +208,8 @@ pub enum UnitRequest {
     Patch {
         /// The file.
         inode: InodeId,
+        /// Layout of the file.
+        layout: Layout,
     },
     /// Adds to the little-endian 64-bit number at a byte of a unit, atomically with respect to other such requests and to
     /// [`UnitRequest::Patch`]. The reply is the number before.

@@ -85,6 +85,12 @@ impl Pool {
         Frame::new(&self.slab, self.permits.acquire_arc().await)
     }
 
+    /// Returns true if at least `count` frames are free now.
+    pub fn has_free(&self, count: u32) -> bool {
+        let free = (0..count).map_while(|_| self.permits.try_acquire());
+        free.collect::<Vec<_>>().len() == count as usize
+    }
+
     /// Takes a frame if one is free now.
     pub fn try_take(&self) -> Option<Frame> {
         self.permits.try_acquire_arc().map(|permit| Frame::new(&self.slab, permit))

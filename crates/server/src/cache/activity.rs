@@ -50,7 +50,8 @@ impl Activity {
             | Request::Client(_)
             | Request::Lock(_)
             | Request::Pack(_)
-            | Request::Region(_) => true,
+            | Request::Region(_)
+            | Request::Replica(_) => true,
             Request::Unit(request) => matches!(
                 request,
                 UnitRequest::Flush { .. }

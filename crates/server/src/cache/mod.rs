@@ -97,7 +97,7 @@ impl CacheService {
     pub fn new(parts: CacheParts) -> Result<Arc<Self>> {
         let CacheParts { runtime, cluster, ledger, extents, shared, rpc, activity, flush_parallel, holders } =
             parts;
-        let journal = Arc::new(Journal::new(ledger.clone()));
+        let journal = Arc::new(Journal::new(ledger.clone(), cluster.clone(), rpc.local()));
         let files = Arc::new(FileTable::new(journal.clone()));
         let base = Base {
             locator: Arc::new(Locator::new(runtime.clone(), shared.clone(), files.clone())),

@@ -18,7 +18,7 @@ use tameike_core::receipt::{FileOutcome, FileReceipt};
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{SpaceChange, UnitDigest};
-use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
+use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, NodeId, Result, Timestamp};
 use tameike_store::table::{Table, prefix};
 use tameike_store::{Ledger, RecordKind};
 
@@ -232,7 +232,7 @@ pub struct Journaled {
 /// Counts the files in a ledger.
 pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
     let mut found = Journaled::default();
-    Journal::new(ledger).for_each(|_, record| {
+    Journal::of_stopped(ledger).for_each(|_, record| {
         let is_open = !record.removed && (record.writer_failed || !record.writers.is_empty());
         found.named += 1;
         found.dirty += u64::from(record.dirty);
@@ -245,16 +245,34 @@ pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
 /// The cache records in the ledger.
 pub(super) struct Journal {
     ledger: Arc<Ledger>,
+    /// The nodes of the job, and this one: the ledger may also have copies of other coordinators' records. `None` for the ledger of a
+    /// stopped node.
+    owner: Option<(Arc<Cluster>, NodeId)>,
 }
 
 impl Journal {
-    pub(super) fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger }
+    /// The records of the files that a running node coordinates.
+    pub(super) fn new(ledger: Arc<Ledger>, cluster: Arc<Cluster>, node: NodeId) -> Self {
+        Self { ledger, owner: Some((cluster, node)) }
     }
 
-    fn write(&self, changes: Changes) -> Result<()> {
+    /// All records of a stopped node.
+    pub(super) fn of_stopped(ledger: Arc<Ledger>) -> Self {
+        Self { ledger, owner: None }
+    }
+
+    /// Whether this node coordinates a file, so that its record is no copy.
+    fn is_own(&self, inode: InodeId) -> bool {
+        self.owner.as_ref().is_none_or(|(cluster, node)| {
+            let map = cluster.map();
+            !map.is_replicated() || map.primary(cluster.inode_home(inode)) == *node
+        })
+    }
+
+    fn write(&self, inode: InodeId, changes: Changes) -> Result<()> {
         let body = codec::encode(&changes)?;
-        self.ledger.execute(RecordKind::Cache, &body, |table| {
+        let home = self.owner.as_ref().map_or(HomeId(0), |(cluster, _)| cluster.inode_home(inode));
+        self.ledger.execute_at(home, RecordKind::Cache, &body, |table| {
             apply(changes, table);
             Ok(())
         })
@@ -265,7 +283,7 @@ impl Journal {
         let paths_before = before.map_or(&[][..], |before| before.paths.as_slice());
         let mut changes = paths::changes(inode, paths_before, &record.paths);
         changes.push((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(encode_record(record)?))));
-        self.write(changes)
+        self.write(inode, changes)
     }
 
     /// Files with a path below `directory`, from key `start` on (empty: from the first on), at most `limit` paths of them; and the key
@@ -280,7 +298,9 @@ impl Journal {
         let found = self.scan(&first.max(start), &end, limit)?;
         let next =
             found.last().filter(|_| found.len() == limit).map(|(last, _)| [last.as_slice(), &[0]].concat());
-        Ok((found.iter().map(|(key, _)| paths::inode_of(key)).collect::<Result<_>>()?, next))
+        let mut inodes = found.iter().map(|(key, _)| paths::inode_of(key)).collect::<Result<Vec<_>>>()?;
+        inodes.retain(|&inode| self.is_own(inode));
+        Ok((inodes, next))
     }
 
     /// Keys from `start` to `end` (excluded) with their values, ascending, at most `limit`.
@@ -296,7 +316,7 @@ impl Journal {
         };
         match digests.iter().map(change).collect::<Result<Changes>>()? {
             changes if changes.is_empty() => Ok(()),
-            changes => self.write(changes),
+            changes => self.write(inode, changes),
         }
     }
 
@@ -312,7 +332,7 @@ impl Journal {
             let last = found.len() < BATCH;
             let changes: Changes = found.into_iter().map(|(key, _)| (ByteBuf::from(key), None)).collect();
             if !changes.is_empty() {
-                self.write(changes)?;
+                self.write(inode, changes)?;
             }
             if last {
                 return Ok(());
@@ -339,8 +359,8 @@ impl Journal {
         value.map(|value| decode_record(&value)).transpose()
     }
 
-    /// Records of the files after `after`, ascending, at most `limit`.
-    pub(super) fn page(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<(InodeId, Record)>> {
+    /// Records of the files after `after`, ascending, at most `limit`; also copies of other coordinators' records.
+    fn page_of_all(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<(InodeId, Record)>> {
         let mut start = file_key(after.unwrap_or(InodeId(0)));
         if after.is_some() {
             start.push(0);
@@ -353,6 +373,22 @@ impl Journal {
             Ok((InodeId(number), decode_record(&value)?))
         };
         found.into_iter().map(record).collect()
+    }
+
+    /// Records of the files after `after`, ascending, at most `limit`.
+    pub(super) fn page(&self, mut after: Option<InodeId>, limit: usize) -> Result<Vec<(InodeId, Record)>> {
+        let mut own = Vec::new();
+        loop {
+            let page = self.page_of_all(after, limit)?;
+            let Some(&(last, _)) = page.last() else { break };
+            after = Some(last);
+            own.extend(page.into_iter().filter(|(inode, _)| self.is_own(*inode)));
+            if own.len() >= limit {
+                break;
+            }
+        }
+        own.truncate(limit);
+        Ok(own)
     }
 
     /// Calls `act` with each record, in the order of inode numbers.

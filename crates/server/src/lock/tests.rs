@@ -11,7 +11,7 @@ const FILE: InodeId = InodeId(77);
 fn service() -> LockService {
     let (host, address) = ("host".to_owned(), String::new());
     let nodes = vec![NodeInfo { id: NodeId(0), host, address, group: 0, device: true }];
-    let cluster = Cluster::new(JobId::new("job").expect("a name"), nodes).expect("a cluster");
+    let cluster = Cluster::new(JobId::new("job").expect("a name"), nodes, 1).expect("a cluster");
     LockService::new(NodeId(0), Arc::new(cluster))
 }
 

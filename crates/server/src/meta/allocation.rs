@@ -103,7 +103,7 @@ mod tests {
             group: 0,
             device,
         });
-        Cluster::new(JobId::new("job").expect("valid name"), nodes.collect()).expect("valid cluster")
+        Cluster::new(JobId::new("job").expect("valid name"), nodes.collect(), 1).expect("valid cluster")
     }
 
     fn entry(parent: InodeId) -> EntryName {

@@ -350,7 +350,9 @@ async fn back_off(service: Arc<MetaService>, pause: &mut Duration) {
 
 fn execute(ledger: &Ledger, home: HomeId, command: &LogCommand) -> Result<Applied> {
     let record = log_record(home, command)?;
-    ledger.execute(RecordKind::Names, &record, |names| apply(&mut HomeTable::new(home, names), command))
+    ledger.execute_at(home, RecordKind::Names, &record, |names| {
+        apply(&mut HomeTable::new(home, names), command)
+    })
 }
 
 fn unexpected(from: impl Into<Destination>, reply: &(impl std::fmt::Debug + ?Sized)) -> Fault {

@@ -33,7 +33,8 @@ impl MetaServices {
         let homes =
             own.map(|home| Ok((home, MetaService::open(home, parts.clone(), Leases::new(leases.clone()))?)));
         let homes = homes.collect::<Result<_>>()?;
-        parts.ledger.sync(false).await?;
+        // Not on the backups, which may start later.
+        parts.ledger.sync_own(false).await?;
         Ok(Arc::new(Self { parts, homes }))
     }
 

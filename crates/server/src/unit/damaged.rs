@@ -3,7 +3,7 @@
 use super::UnitService;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Errno, Fault, Generation, Result, UnitId};
+use tameike_core::{Errno, Fault, Generation, HomeId, Result, UnitId};
 use tameike_io::Frame;
 use tameike_store::extent::{Damaged, Held, Pieces};
 
@@ -51,20 +51,27 @@ impl UnitService {
         (frame, held.map_err(|fault| with_lost_ranges(unit, path, &lost, fault)))
     }
 
-    /// Writes to the store. A partial write of a block reads the rest of the block from the store: damaged clean bytes there are dropped.
-    pub(super) async fn write_held(
+    /// Writes bytes of a unit on all replicas.
+    pub(super) async fn write(
         &self,
+        home: HomeId,
         unit: UnitId,
-        pieces: &Pieces,
+        pieces: Pieces,
         generation: Generation,
     ) -> Result<()> {
+        let store = |pieces| self.store(home, unit, pieces, generation);
+        self.parts.copies.write(home, unit, pieces, generation, store).await
+    }
+
+    /// Writes to the store. A partial write of a block reads the rest of the block from the store: damaged clean bytes there are dropped.
+    async fn store(&self, home: HomeId, unit: UnitId, pieces: Pieces, generation: Generation) -> Result<()> {
         let (extents, is_cached) = (&self.parts.extents, unit.inode.is_cached());
-        let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
+        let written = extents.write(home, unit, pieces.clone(), is_cached, generation).await;
         if !matches!(&written, Err(fault) if is_cached && fault.errno == Errno::EIO) {
             return written;
         }
         let lost = self.drop_damaged(unit, None).await;
-        let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
+        let written = extents.write(home, unit, pieces, is_cached, generation).await;
         written.map_err(|fault| with_lost_ranges(unit, None, &lost, fault))
     }
 

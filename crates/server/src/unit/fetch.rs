@@ -11,7 +11,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, Generation, NodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, Generation, Layout, NodeId, Result, UnitId};
 use tameike_fabric::Answer;
 use tameike_io::shared::{Access, Seek, SharedFile, open_same};
 use tameike_io::{Frame, Payload};
@@ -146,10 +146,12 @@ impl UnitService {
     ) -> (Arc<Frame>, Vec<Range<u32>>) {
         let frame = Arc::new(frame);
         let _allocation = self.allocations.begin();
+        let home = self.parts.cluster.unit_home(Layout::Striped, unit);
         for part in &parts {
             self.loaded.shared.fetch_add(part.len() as u64, Ordering::Relaxed);
             let bytes = Payload::new(frame.clone(), part.clone());
-            let filled = self.parts.extents.fill(unit, part.start, bytes, generation, victims_until).await;
+            let filled =
+                self.parts.extents.fill(home, unit, part.start, bytes, generation, victims_until).await;
             if let Err(fault) = filled {
                 log::warn!("cannot store fetched bytes of {}: {fault}", unit.inode);
             }

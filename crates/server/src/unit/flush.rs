@@ -50,7 +50,7 @@ impl UnitService {
         let _only = self.flush_locks.hold(order.inode).await;
         self.flushed.lock().remove(&order.inode);
         // One unit above the limit shows if more are left.
-        let dirty = extents.dirty_units(order.inode, FLUSH_UNITS_MAX + 1)?;
+        let dirty = extents.dirty_units(&self.parts.copies.served(), order.inode, FLUSH_UNITS_MAX + 1)?;
         let (dirty_count, mut done) = (dirty.len(), Vec::new());
         let (mut written, mut end, mut digests, left) = (0, 0, Vec::new(), None);
         let busy = |done: &[_]| order.patient && !done.is_empty() && !self.parts.activity.is_quiet();
@@ -110,9 +110,7 @@ impl UnitService {
             ));
         };
         let _alone = self.file_locks.hold(inode).await;
-        for unit in &flushed.units {
-            self.parts.extents.mark_clean(unit, flushed.generation).await?;
-        }
+        self.parts.copies.mark_clean(inode, &flushed.units, flushed.generation).await?;
         // Clean units must not become dirty again after a crash of the agent: another program may change the file from now on.
         self.parts.extents.sync(false).await
     }

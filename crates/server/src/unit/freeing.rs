@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::CacheRequest;
-use tameike_core::{Errno, Fault, InodeId, Result, View};
+use tameike_core::{Errno, Fault, HomeSet, InodeId, Result, View};
 
 /// Number of changes in flight that allocate blocks. Their blocks are neither clean nor dirty until the change is logged.
 #[derive(Default)]
@@ -36,8 +36,14 @@ impl Drop for Allocation<'_> {
 }
 
 impl UnitService {
-    /// Returns when the writer should retry. One request at a time flushes files, and the others wait for it.
+    /// Returns when the writer should retry: this node has space, and so have backups that refused its change.
     pub(super) async fn free_space(&self, attempt: u32) -> Result<()> {
+        self.free_own_space(attempt).await?;
+        self.parts.copies.free_space(attempt).await
+    }
+
+    /// Frees space of this node. One request at a time flushes files, and the others wait for it.
+    async fn free_own_space(&self, attempt: u32) -> Result<()> {
         let _only = self.freeing.lock().await;
         // On the first attempt, another request may have freed space meanwhile. On later ones the store has refused a write although it
         // reported space: more must be flushed.
@@ -48,7 +54,7 @@ impl UnitService {
         listener!(self.allocations.ended => ended);
         let were_others = self.allocations.count.load(Ordering::Acquire) > 0;
         loop {
-            let inodes = self.parts.extents.dirty_inodes(after)?;
+            let inodes = self.parts.extents.dirty_inodes(&HomeSet::All, after)?;
             let Some(&last) = inodes.last() else { break };
             for inode in inodes {
                 let coordinator = self.parts.cluster.inode_home(inode);

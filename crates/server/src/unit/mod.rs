@@ -18,13 +18,18 @@ mod patch;
 mod save;
 
 use crate::cache::Activity;
+use crate::replica::Copies;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_TIMEOUT, UNIT_SIZE};
-use tameike_core::wire::unit::{Backing, LOCATIONS_MAX, SpaceChange, UnitLocation, UnitReply, UnitRequest};
-use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, UnitId, UnitsOfNode};
+use tameike_core::wire::unit::{
+    Backing, LOCATIONS_MAX, Sought, SpaceChange, UnitLocation, UnitReply, UnitRequest,
+};
+use tameike_core::{
+    Cluster, Errno, Fault, Generation, HomeId, InodeId, Layout, NodeId, Result, UnitId, UnitsOfHomes,
+};
 use tameike_fabric::{Carried, Rpc, Target, TimeLimitedCalls};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
@@ -40,6 +45,8 @@ pub struct UnitParts {
     pub cluster: Arc<Cluster>,
     /// The extents of this node.
     pub extents: Arc<ExtentStore>,
+    /// Makes changes of extents on all replicas.
+    pub copies: Copies,
     /// The shared file system.
     pub shared: Arc<dyn SharedFs>,
     /// Sends requests to other agents.
@@ -102,23 +109,25 @@ impl UnitService {
         })
     }
 
-    /// Serves one request.
+    /// Serves one request to a home, or to all homes that this node serves (`None`).
     ///
     /// # Errors
     /// `EINVAL` for a malformed request; `ENOSPC` for a write if the store is full and the shared file system accepts no more; `ESTALE` if
     /// another file has the path now, or the flush round is unknown; the errors of devices and of the shared file system.
     pub async fn serve(
         &self,
+        home: Option<HomeId>,
         request: UnitRequest,
         payload: Option<Payload>,
         target: Target,
     ) -> Result<(UnitReply, Carried)> {
+        let home = || home.ok_or_else(|| Fault::new(Errno::EINVAL, "a request for a unit names no home"));
         let reply = match request {
             UnitRequest::Write { unit, ranges, generation } => {
                 let payload = required(payload)?;
                 check_index(unit.index)?;
                 let _allocation = self.allocations.begin();
-                self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
+                self.write(home()?, unit, Pieces::new(ranges, payload)?, generation).await?;
                 UnitReply::Done
             }
             UnitRequest::WaitForSpace { attempt } => {
@@ -150,14 +159,10 @@ impl UnitService {
                 self.change_space(inode, change, start..end, layout).await?;
                 UnitReply::Done
             }
-            UnitRequest::Seek { inode, sought, start, layout } => {
-                check_bytes(start, start)?;
-                match self.parts.extents.seek(inode, sought, start, &self.own_units(layout, inode))? {
-                    Ok(at) => UnitReply::Found { at, found: true },
-                    Err(at) => UnitReply::Found { at, found: false },
-                }
+            UnitRequest::Seek { inode, sought, start, layout } => self.seek(inode, sought, start, layout)?,
+            UnitRequest::Usage { inode } => {
+                UnitReply::Usage(self.parts.extents.usage(&self.parts.copies.served(), inode)?)
             }
-            UnitRequest::Usage { inode } => UnitReply::Usage(self.parts.extents.usage(inode)?),
             UnitRequest::Locations { inode, units, generation } => {
                 UnitReply::Locations(self.locations(inode, units, generation).await?)
             }
@@ -170,13 +175,13 @@ impl UnitService {
             UnitRequest::Digest { inode, path, size, units } => {
                 UnitReply::Digests(self.digests(inode, path, size, units).await?)
             }
-            UnitRequest::Patch { inode } => {
-                self.patch(inode, &required(payload)?).await.map(|()| UnitReply::Done)?
+            UnitRequest::Patch { inode, layout } => {
+                self.patch(inode, layout, required(payload)?).await.map(|()| UnitReply::Done)?
             }
             UnitRequest::FetchAdd { unit, offset, addend } => {
                 check_index(unit.index)?;
                 let _allocation = self.allocations.begin();
-                UnitReply::Previous(self.parts.extents.fetch_add(unit, offset, addend).await?)
+                UnitReply::Previous(self.parts.copies.fetch_add(home()?, unit, offset, addend).await?)
             }
         };
         Ok((reply, Carried::Nothing))
@@ -190,7 +195,7 @@ impl UnitService {
         let _alone = self.file_locks.hold(inode).await;
         self.flushed.lock().remove(&inode);
         self.flushed_ends.lower(inode, size);
-        self.parts.extents.truncate(inode, size).await?;
+        self.parts.copies.truncate(inode, size).await?;
         if inode.is_cached() {
             // Truncated dirty bytes must not reappear after a crash of the agent: the coordinator forgets the truncate after this
             // reply.
@@ -208,7 +213,7 @@ impl UnitService {
     ) -> Result<()> {
         let _alone = self.file_locks.hold(inode).await;
         self.flushed.lock().remove(&inode);
-        self.parts.extents.change_space(inode, change, bytes, self.own_units(layout, inode)).await?;
+        self.parts.copies.change_space(inode, change, bytes, layout).await?;
         if inode.is_cached() {
             // As after a truncate.
             self.parts.extents.sync(false).await?;
@@ -216,9 +221,18 @@ impl UnitService {
         Ok(())
     }
 
-    fn own_units(&self, layout: Layout, inode: InodeId) -> UnitsOfNode {
-        let cluster = &self.parts.cluster;
-        cluster.units_of_node(&cluster.map(), layout, inode, self.parts.rpc.local())
+    fn seek(&self, inode: InodeId, sought: Sought, start: u64, layout: Layout) -> Result<UnitReply> {
+        check_bytes(start, start)?;
+        let (served, own) = (self.parts.copies.served(), self.own_units(layout, inode));
+        let found = self.parts.extents.seek(&served, inode, sought, start, &own)?;
+        let (at, found) = found.map_or_else(|at| (at, false), |at| (at, true));
+        Ok(UnitReply::Found { at, found })
+    }
+
+    fn own_units(&self, layout: Layout, inode: InodeId) -> UnitsOfHomes {
+        let (cluster, node) = (&self.parts.cluster, self.parts.rpc.local());
+        let map = cluster.map();
+        cluster.units_of_homes(layout, inode, |home| map.primary(home) == node)
     }
 
     async fn read_to(&self, target: Target, order: ReadOrder, backing: Backing) -> Result<Carried> {
@@ -288,9 +302,9 @@ impl UnitService {
         let (limit, cluster) = (limit as usize, &self.parts.cluster);
         let map = cluster.map();
         let is_coordinated = |inode| map.primary(cluster.inode_home(inode)) == coordinator;
-        let (mut found, mut after) = (Vec::new(), after);
+        let (mut found, mut after, served) = (Vec::new(), after, self.parts.copies.served());
         while found.len() < limit {
-            let inodes = self.parts.extents.dirty_inodes(after)?;
+            let inodes = self.parts.extents.dirty_inodes(&served, after)?;
             let Some(&last) = inodes.last() else { break };
             found.extend(inodes.into_iter().filter(|&id| is_coordinated(id)));
             after = last;

@@ -4,7 +4,7 @@ use super::{UnitService, check_index};
 use std::ops::Range;
 use tameike_core::limits::BLOCKS_PER_UNIT;
 use tameike_core::patch::patches;
-use tameike_core::{InodeId, Result, UnitId};
+use tameike_core::{InodeId, Layout, Result, UnitId};
 use tameike_io::Payload;
 
 /// Places of the records of each unit in a patch, with the index of the unit, ascending.
@@ -27,11 +27,13 @@ fn by_unit(patch: &[u8]) -> Result<Vec<(u64, Range<u32>)>> {
 
 impl UnitService {
     /// Applies a patch with pages of this node's units. Validates all of it before anything changes.
-    pub(super) async fn patch(&self, inode: InodeId, patch: &Payload) -> Result<()> {
-        let units = by_unit(patch)?;
+    pub(super) async fn patch(&self, inode: InodeId, layout: Layout, patch: Payload) -> Result<()> {
+        let units = by_unit(&patch)?;
         let _allocation = self.allocations.begin();
         for (index, place) in units {
-            self.parts.extents.patch(UnitId { inode, index }, patch.slice(place)).await?;
+            let unit = UnitId { inode, index };
+            let home = self.parts.cluster.unit_home(layout, unit);
+            self.parts.copies.patch(home, unit, patch.slice(place)).await?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ impl UnitService {
             return Err(Errno::EINVAL.into());
         };
         let _only = self.flush_locks.hold(inode).await;
-        let dirty = self.parts.extents.dirty_units(inode, usize::MAX)?;
+        let dirty = self.parts.extents.dirty_units(&self.parts.copies.served(), inode, usize::MAX)?;
         let (mut written, mut end) = (0, 0);
         if dirty.is_empty() {
             return Ok(UnitReply::Flushed { written, end, digests: Vec::new(), rest: false, left: None });

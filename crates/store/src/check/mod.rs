@@ -243,11 +243,10 @@ fn examine_log(
 ) -> Result<(Inspection, u64)> {
     let mut holds = |kind: RecordKind, body: &[u8]| match kind {
         RecordKind::Extents => extents.holds(body),
-        RecordKind::Names | RecordKind::Cache => Ok(true),
+        RecordKind::Names | RecordKind::Cache | RecordKind::OfHome => Ok(true),
     };
-    let mut apply = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
-        RecordKind::Extents => crate::extent::apply(body, table),
-        RecordKind::Names | RecordKind::Cache => checks.replay(kind, body, table),
+    let mut apply = |kind: RecordKind, body: &[u8], table: &mut dyn Table| {
+        crate::replay(kind, body, table, &mut |kind, body, table| checks.replay(kind, body, table))
     };
     let holds = after_power_loss.then_some(&mut holds as crate::ledger::inspect::Holds<'_>);
     let (ledger, report) = Inspection::new(kv, logs, holds, &mut apply)?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{PIECES_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Errno, Fault, Generation, Result, UnitId, View};
+use tameike_core::{Errno, Fault, Generation, HomeId, Result, UnitId, View};
 use tameike_io::Payload;
 
 /// Largest number of blocks between two runs that an edit stores as one.
@@ -179,6 +179,13 @@ impl Change<'_> {
         !self.unit.inode.is_cached() || self.record.generation == generation
     }
 
+    /// Sets the home of a unit that has none yet.
+    pub(super) fn set_home(&mut self, home: HomeId) {
+        if self.before.is_empty() {
+            self.record.home = home;
+        }
+    }
+
     pub(super) fn drop_clean(&mut self) {
         self.freed.extend(self.record.drop_clean());
     }
@@ -212,8 +219,19 @@ impl Change<'_> {
         Ok(())
     }
 
-    pub(super) fn mark_clean(&mut self, flushed: &DirtyUnit, generation: Generation) {
+    /// Makes flushed bytes clean, unless they were written again. Returns those that stay dirty.
+    pub(super) fn mark_clean(&mut self, flushed: &DirtyUnit, generation: Generation) -> RangeSet {
         self.record.clean(&flushed.ranges, flushed.version);
+        self.record.generation = self.record.generation.max(generation);
+        self.record.dirty.clone()
+    }
+
+    /// Makes all bytes clean but `dirty`.
+    pub(super) fn clean_all_but(&mut self, dirty: &RangeSet, generation: Generation) {
+        self.record.dirty = dirty
+            .iter()
+            .flat_map(|dirty| within(&self.record.dirty, &dirty).iter().collect::<Vec<_>>())
+            .collect();
         self.record.generation = self.record.generation.max(generation);
     }
 

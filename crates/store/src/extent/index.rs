@@ -1,6 +1,6 @@
 //! The extent index in the ledger: opening a store from it, and queries.
 
-use super::record::{UnitRecord, key, unit_of};
+use super::record::{UnitRecord, home_of_mark, key, unit_of};
 use super::space::SpaceAccounting;
 use super::{DirtyUnit, ExtentStore};
 use crate::ledger::Ledger;
@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::{Fault, InodeId, Result, UnitId};
+use tameike_core::ranges::RangeSet;
+use tameike_core::{Fault, HomeSet, InodeId, Result, UnitId};
 use tameike_io::disk::{Disk, FreeClock};
 use tameike_io::{Pool, Runtime};
 
@@ -124,20 +125,34 @@ impl ExtentStore {
         self.ledger.read(|table| load(table, unit))
     }
 
-    /// Units of the file from index `from` on, ascending.
-    pub(super) fn units_from(&self, inode: InodeId, from: u64) -> impl Iterator<Item = Result<UnitId>> {
+    /// Units of the file at `homes` from index `from` on, ascending.
+    pub(super) fn units_from(
+        &self,
+        homes: &HomeSet,
+        inode: InodeId,
+        from: u64,
+    ) -> impl Iterator<Item = Result<UnitId>> {
         let start = key(prefix::UNIT, UnitId { inode, index: from });
-        self.units_between(start, end_of(prefix::UNIT, inode))
+        self.units_between(homes, start, end_of(prefix::UNIT, inode))
     }
 
-    /// All units, ascending.
-    pub(super) fn all_units(&self) -> impl Iterator<Item = Result<UnitId>> {
-        self.units_between(vec![prefix::UNIT], vec![prefix::UNIT + 1])
+    /// All units at `homes`, ascending. Ends after an error.
+    pub fn units_of(&self, homes: &HomeSet) -> impl Iterator<Item = Result<UnitId>> {
+        self.units_between(homes, vec![prefix::UNIT], vec![prefix::UNIT + 1])
     }
 
     /// Reads the index in batches. Sees changes between batches. Ends after an error.
-    fn units_between(&self, start: Vec<u8>, end: Vec<u8>) -> impl Iterator<Item = Result<UnitId>> {
+    fn units_between(
+        &self,
+        homes: &HomeSet,
+        start: Vec<u8>,
+        end: Vec<u8>,
+    ) -> impl Iterator<Item = Result<UnitId>> {
         let mut next = Some(start);
+        let homes = homes.clone();
+        // Units with a damaged record are listed, so that their use fails.
+        let is_listed =
+            move |value: &[u8]| UnitRecord::home_of(value).is_none_or(|home| homes.contains(home));
         let batches = std::iter::from_fn(move || {
             let start = next.take()?;
             let batch = self.ledger.read(|table| table.scan(&start, &end, BATCH));
@@ -145,15 +160,16 @@ impl ExtentStore {
                 |fault| vec![Err(fault)],
                 |batch| {
                     next = batch.last().filter(|_| batch.len() == BATCH).map(|(key, _)| after(key));
-                    batch.iter().map(|(key, _)| unit_of(key)).collect()
+                    let listed = batch.iter().filter(|(_, value)| is_listed(value));
+                    listed.map(|(key, _)| unit_of(key)).collect()
                 },
             ))
         });
         batches.flatten()
     }
 
-    /// The file's first units with dirty bytes, ascending, at most `limit`.
-    pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
+    /// The file's first units at `homes` with dirty bytes, ascending, at most `limit`.
+    pub fn dirty_units(&self, homes: &HomeSet, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
         let mut dirty = Vec::new();
         let mut start = key(prefix::DIRTY, UnitId { inode, index: 0 });
         loop {
@@ -161,10 +177,14 @@ impl ExtentStore {
             let batch = BATCH.min(limit - dirty.len());
             let marks = self.ledger.read(|table| {
                 let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), batch)?;
-                for (mark, _) in &marks {
+                for (mark, value) in &marks {
                     let unit = unit_of(mark)?;
+                    if home_of_mark(value).is_some_and(|home| !homes.contains(home)) {
+                        continue;
+                    }
                     if let Some(record) = load(table, unit)? {
-                        dirty.push(DirtyUnit { unit, version: record.version(), ranges: record.dirty });
+                        let version = record.version();
+                        dirty.push(DirtyUnit { home: record.home, unit, version, ranges: record.dirty });
                     }
                 }
                 Ok(marks)
@@ -176,23 +196,32 @@ impl ExtentStore {
         }
     }
 
+    /// The dirty bytes of a unit.
+    pub fn dirty_of(&self, unit: UnitId) -> Result<RangeSet> {
+        Ok(self.load(unit)?.map(|record| record.dirty).unwrap_or_default())
+    }
+
     /// Number of bytes that this node has of the file, in at most `limit` units, and whether there are more units.
     pub fn held_bytes(&self, inode: InodeId, limit: usize) -> Result<(u64, bool)> {
-        let (mut bytes, mut units) = (0, self.units_from(inode, 0));
+        let (mut bytes, mut units) = (0, self.units_from(&HomeSet::All, inode, 0));
         for unit in units.by_ref().take(limit) {
             bytes += self.load(unit?)?.map_or(0, |record| u64::from(record.held.len()));
         }
         Ok((bytes, units.next().is_some()))
     }
 
-    /// The next few files after `after` with dirty bytes, ascending; empty at the end.
-    pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
+    /// The next few files after `after` with dirty bytes at `homes`, ascending; empty at the end.
+    pub fn dirty_inodes(&self, homes: &HomeSet, start_after: InodeId) -> Result<Vec<InodeId>> {
         let mut inodes = Vec::with_capacity(BATCH);
-        let mut start = end_of(prefix::DIRTY, after);
+        let mut start = end_of(prefix::DIRTY, start_after);
         while inodes.len() < BATCH
-            && let Some((mark, _)) =
+            && let Some((mark, value)) =
                 self.ledger.read(|table| table.scan(&start, &[prefix::DIRTY + 1], 1))?.pop()
         {
+            if home_of_mark(&value).is_some_and(|home| !homes.contains(home)) {
+                start = after(&mark);
+                continue;
+            }
             let inode = unit_of(&mark)?.inode;
             inodes.push(inode);
             start = end_of(prefix::DIRTY, inode);

@@ -37,7 +37,7 @@ use std::sync::{Arc, Weak};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::Space;
-use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId, View};
+use tameike_core::{Errno, Fault, Generation, HomeId, HomeSet, InodeId, Result, UnitId, View};
 use tameike_io::disk::{Disk, DiskMemory, FreeClock};
 use tameike_io::os::runtime::promise;
 use tameike_io::{Payload, Pool, Runtime};
@@ -51,6 +51,8 @@ pub use record::apply;
 /// The dirty bytes of a unit at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirtyUnit {
+    /// Its home.
+    pub home: HomeId,
     /// The unit.
     pub unit: UnitId,
     /// Its dirty bytes.
@@ -111,12 +113,13 @@ impl ExtentStore {
         self.me.upgrade().expect("the caller borrows a store in an Arc")
     }
 
-    /// Writes `pieces` of the unit, all or none. `dirty` marks bytes that the shared file system does not have.
+    /// Writes `pieces` of a unit of `home`, all or none. `dirty` marks bytes that the shared file system does not have.
     ///
     /// # Errors
     /// `ENOSPC` if the view or the disk is full and no clean unit of the cache view can be evicted.
     pub async fn write(
         &self,
+        home: HomeId,
         unit: UnitId,
         pieces: Pieces,
         dirty: bool,
@@ -129,6 +132,7 @@ impl ExtentStore {
         self.run_detached(|store| async move {
             loop {
                 let mut change = store.begin(unit).await?;
+                change.set_home(home);
                 change.set_generation(generation);
                 match change.put(&pieces, dirty).await {
                     Ok(()) => return change.finish().await,
@@ -161,6 +165,7 @@ impl ExtentStore {
     /// newer generation. Clean units used after `victims_until` (see [`Self::time_of_use`]) are not evicted for it.
     pub async fn fill(
         &self,
+        home: HomeId,
         unit: UnitId,
         offset: u32,
         payload: Payload,
@@ -172,6 +177,7 @@ impl ExtentStore {
         self.run_detached(|store| async move {
             let mut change = store.begin(unit).await?;
             change.victims_until = victims_until;
+            change.set_home(home);
             if !change.set_generation(generation) {
                 return Ok(());
             }
@@ -188,12 +194,13 @@ impl ExtentStore {
         .await
     }
 
-    /// Drops all bytes of the file at and after `size`, and frees their blocks. After an error, some units may be
+    /// Drops all bytes of the file's units at `homes` at and after `size`, and frees their blocks. After an error, some units may be
     /// truncated and others not.
-    pub async fn truncate(&self, inode: InodeId, size: u64) -> Result<()> {
+    pub async fn truncate(&self, homes: &HomeSet, inode: InodeId, size: u64) -> Result<()> {
         let (first, keep) = (size / UNIT_SIZE as u64, (size % UNIT_SIZE as u64) as u32);
+        let homes = homes.clone();
         self.run_detached(|store| async move {
-            for unit in store.units_from(inode, first) {
+            for unit in store.units_from(&homes, inode, first) {
                 let unit = unit?;
                 store.ledger.wait_for_space().await?;
                 let mut change = store.begin(unit).await?;
@@ -206,12 +213,22 @@ impl ExtentStore {
     }
 
     /// Marks the bytes of `flushed` clean, because the shared file system has them; bytes written since stay dirty. The
-    /// unit's clean bytes then have `generation`.
-    pub async fn mark_clean(&self, flushed: &DirtyUnit, generation: Generation) -> Result<()> {
+    /// unit's clean bytes then have `generation`. Returns the dirty bytes that are left.
+    pub async fn mark_clean(&self, flushed: &DirtyUnit, generation: Generation) -> Result<RangeSet> {
         let flushed = flushed.clone();
         self.run_detached(|store| async move {
             let mut change = store.begin(flushed.unit).await?;
-            change.mark_clean(&flushed, generation);
+            let left = change.mark_clean(&flushed, generation);
+            change.commit().map(|()| left)
+        })
+        .await
+    }
+
+    /// Marks all bytes of the unit clean but `dirty`, as [`Self::mark_clean`] has done in another copy.
+    pub async fn clean_all_but(&self, unit: UnitId, dirty: RangeSet, generation: Generation) -> Result<()> {
+        self.run_detached(|store| async move {
+            let mut change = store.begin(unit).await?;
+            change.clean_all_but(&dirty, generation);
             change.commit()
         })
         .await
@@ -232,7 +249,7 @@ impl ExtentStore {
     /// Drops the file's clean bytes.
     pub async fn drop_clean(&self, inode: InodeId) -> Result<()> {
         self.run_detached(|store| async move {
-            for unit in store.units_from(inode, 0) {
+            for unit in store.units_from(&HomeSet::All, inode, 0) {
                 store.drop_clean_of(unit?).await?;
             }
             Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tameike_core::limits::{BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_core::patch::{PAGE_SIZE, Page, patches};
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Errno, Fault, Result, UnitId, View};
+use tameike_core::{Errno, Fault, HomeId, Result, UnitId, View};
 use tameike_io::Payload;
 
 /// Blocks that a change stores, and those of them that it reads first.
@@ -36,7 +36,7 @@ impl ExtentStore {
     /// # Errors
     /// - `EINVAL` if the patch is malformed, or not one of this unit; or if the file is not job-shared.
     /// - `ENOSPC` as for [`Self::write`].
-    pub async fn patch(&self, unit: UnitId, patch: Payload) -> Result<()> {
+    pub async fn patch(&self, home: HomeId, unit: UnitId, patch: Payload) -> Result<()> {
         check_view(unit)?;
         let pages = pages_of(unit);
         let mut blocks = Blocks { stored: RangeSet::new(), needed: RangeSet::new() };
@@ -56,7 +56,7 @@ impl ExtentStore {
         if blocks.stored.is_empty() {
             return Ok(());
         }
-        self.edit(unit, blocks, move |bytes| {
+        self.edit(home, unit, blocks, move |bytes| {
             let (unit, _) = bytes.as_chunks_mut::<PAGE_SIZE>();
             for record in patches(&patch).flatten() {
                 let page: &mut Page = &mut unit[(u64::from(record.page()) - pages.start) as usize];
@@ -72,7 +72,26 @@ impl ExtentStore {
     /// # Errors
     /// - `EINVAL` if `offset` is not a multiple of 8 within the unit; or if the file is not job-shared.
     /// - `ENOSPC` as for [`Self::write`].
-    pub async fn fetch_add(&self, unit: UnitId, offset: u32, addend: u64) -> Result<u64> {
+    pub async fn fetch_add(&self, home: HomeId, unit: UnitId, offset: u32, addend: u64) -> Result<u64> {
+        self.change_number(home, unit, offset, move |number| number.wrapping_add(addend)).await
+    }
+
+    /// Sets the little-endian number of 64 bits at byte `offset` of a unit.
+    ///
+    /// # Errors
+    /// As [`Self::fetch_add`].
+    pub async fn set_number(&self, home: HomeId, unit: UnitId, offset: u32, value: u64) -> Result<()> {
+        self.change_number(home, unit, offset, move |_| value).await.map(drop)
+    }
+
+    /// Changes a number; returns the number before.
+    async fn change_number(
+        &self,
+        home: HomeId,
+        unit: UnitId,
+        offset: u32,
+        change: impl Fn(u64) -> u64 + Send + Sync + 'static,
+    ) -> Result<u64> {
         check_view(unit)?;
         let place = offset as usize;
         if !offset.is_multiple_of(8) || place >= UNIT_SIZE {
@@ -81,11 +100,11 @@ impl ExtentStore {
         }
         let block = RangeSet::from(offset / BLOCK..offset / BLOCK + 1);
         let blocks = Blocks { stored: block.clone(), needed: block };
-        self.edit(unit, blocks, move |bytes| {
+        self.edit(home, unit, blocks, move |bytes| {
             let (numbers, _) = bytes.as_chunks_mut::<8>();
             let number = &mut numbers[place / 8];
             let previous = u64::from_le_bytes(*number);
-            *number = previous.wrapping_add(addend).to_le_bytes();
+            *number = change(previous).to_le_bytes();
             previous
         })
         .await
@@ -95,6 +114,7 @@ impl ExtentStore {
     /// result of the last run takes effect.
     async fn edit<T: Send + 'static>(
         &self,
+        home: HomeId,
         unit: UnitId,
         blocks: Blocks,
         edit: impl Fn(&mut [u8]) -> T + Send + Sync + 'static,
@@ -103,6 +123,7 @@ impl ExtentStore {
         self.run_detached(|store: Arc<Self>| async move {
             loop {
                 let mut change = store.begin(unit).await?;
+                change.set_home(home);
                 match change.edit(&blocks.stored, &blocks.needed, &edit).await {
                     Ok(result) => return change.finish().await.map(|()| result),
                     Err(refused) => store.wait_to_retry(change, refused).await?,

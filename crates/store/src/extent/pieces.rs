@@ -47,6 +47,11 @@ impl Pieces {
         &self.ranges
     }
 
+    /// The bytes of the ranges, one after another.
+    pub fn into_payload(self) -> Payload {
+        self.payload
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

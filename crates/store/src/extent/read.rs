@@ -5,7 +5,7 @@ use super::{ExtentStore, ScrubReport, check_range};
 use crate::locks::Shared;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Fault, Generation, Result, UnitId};
+use tameike_core::{Fault, Generation, HomeSet, Result, UnitId};
 use tameike_io::{BlockSums, Frame};
 
 /// The part of a requested range that a unit has.
@@ -200,7 +200,7 @@ impl ExtentStore {
     /// Reads every unit and verifies its checksums. The report lists damaged units.
     pub async fn scrub(&self) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
-        for unit in self.all_units() {
+        for unit in self.units_of(&HomeSet::All) {
             self.scrub_unit(unit?, &mut report).await;
         }
         Ok(report)

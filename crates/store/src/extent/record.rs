@@ -6,7 +6,7 @@
 //! ```text
 //! key    | 'u' | inode u64 | unit u64 |             big-endian, so that keys sort by file and unit
 //! value  | flags u8 | postcard of UnitRecord |      flags: 1 = has dirty bytes
-//! dirty  | 'y' | inode u64 | unit u64 | -> empty    present while the unit has dirty bytes
+//! dirty  | 'y' | inode u64 | unit u64 | -> home u16    present while the unit has dirty bytes
 //! ```
 //!
 //! A log record is the key and value of the unit; without a value, it removes the unit.
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
-use tameike_core::{Fault, Generation, Result, UnitId};
+use tameike_core::{Fault, Generation, HomeId, Result, UnitId};
 use tameike_io::{BlockSums, crc32c};
 
 mod log;
 
 pub use log::apply;
-pub(super) use log::{key, log_body, split_body, unit_of};
+pub(super) use log::{home_of_mark, key, log_body, split_body, unit_of};
 
 /// Size of a block, in bytes.
 pub(super) const BLOCK: u32 = BLOCK_SIZE as u32;
@@ -97,6 +97,8 @@ impl Extent {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnitRecord {
+    /// Its home.
+    pub(super) home: HomeId,
     /// Cached files: generation of the clean bytes.
     pub(super) generation: Generation,
     /// Bytes that the unit has.
@@ -225,6 +227,12 @@ impl UnitRecord {
         value.first() == Some(&DIRTY_FLAG)
     }
 
+    /// The home in an encoded record; `None` if it is damaged.
+    pub(super) fn home_of(value: &[u8]) -> Option<HomeId> {
+        let (home, _) = postcard::take_from_bytes(value.get(1..)?).ok()?;
+        Some(home)
+    }
+
     /// Drops blocks without a valid byte; returns the freed device blocks.
     pub(super) fn drop_unused_blocks(&mut self) -> Vec<Range<u64>> {
         let mut freed = Vec::new();
@@ -349,6 +357,7 @@ mod tests {
     fn the_unit_record_format_is_stable() {
         let unit = UnitId { inode: InodeId(0x8000_0000_0000_0102), index: 3 };
         let record = UnitRecord {
+            home: HomeId(130),
             generation: Generation(9),
             held: [0..5000, 8192..8200].into_iter().collect(),
             dirty: std::iter::once(100..300).collect(),
@@ -359,7 +368,8 @@ mod tests {
             reserved: std::iter::once(4..256).collect(),
         };
         let golden = concat!(
-            "75800000000000010200000000000000030109",
+            "7580000000000001020000000000000003018201",
+            "09",
             "02008827804088400164ac02",
             "0200ac0207088941f9988941f998",
             "0282018001047f6b1842",

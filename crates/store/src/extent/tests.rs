@@ -12,6 +12,7 @@ use tameike_io::{BlockSums, Frame, Slab};
 
 mod below;
 mod full;
+mod homes;
 mod model;
 mod patch;
 mod space;
@@ -97,11 +98,13 @@ impl World {
     pub(super) fn write(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) -> Result<()> {
         let dirty = unit.inode.is_cached();
         let pieces = Pieces::at(offset, self.payload(bytes))?;
-        self.machine.run(store.write(unit, pieces, dirty, Generation(1)))
+        self.machine.run(store.write(HomeId(0), unit, pieces, dirty, Generation(1)))
     }
 
     pub(super) fn fill(&self, store: &ExtentStore, unit: UnitId, offset: u32, bytes: &[u8]) {
-        self.machine.run(store.fill(unit, offset, self.payload(bytes), Generation(1), u64::MAX)).unwrap();
+        self.machine
+            .run(store.fill(HomeId(0), unit, offset, self.payload(bytes), Generation(1), u64::MAX))
+            .unwrap();
     }
 
     /// The bytes of the range; `None` for bytes that the unit lacks.
@@ -163,7 +166,8 @@ impl World {
             View::ALL.into_iter().map(|view| accounting.space(view).used / BLOCK_SIZE as u64).sum();
         // Reserved space counts as used, but has no blocks.
         let record = |unit: Result<UnitId>| store.load(unit.unwrap()).unwrap().unwrap_or_default();
-        let reserved: u64 = store.all_units().map(|unit| u64::from(record(unit).reserved.len())).sum();
+        let reserved: u64 =
+            store.units_of(&HomeSet::All).map(|unit| u64::from(record(unit).reserved.len())).sum();
         assert_eq!(accounting.free() + used - reserved, self.disk.size() / BLOCK_SIZE as u64);
         assert!(store.locks.is_idle());
     }
@@ -228,7 +232,7 @@ fn a_fragmented_unit_is_rewritten_as_one_extent() {
         }
     }
     assert_eq!(
-        store.dirty_units(cached(1, 0).inode, usize::MAX).unwrap()[0].ranges.len(),
+        store.dirty_units(&HomeSet::All, cached(1, 0).inode, usize::MAX).unwrap()[0].ranges.len(),
         2000,
         "only written bytes are dirty"
     );
@@ -343,10 +347,10 @@ fn truncate_and_delete_free_space() {
         world.write(&store, shared(index), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
     }
     assert_eq!(store.space(View::JobShared).used, 30 * MIB);
-    world.machine.run(store.truncate(shared(0).inode, MIB + 5000)).unwrap();
+    world.machine.run(store.truncate(&HomeSet::All, shared(0).inode, MIB + 5000)).unwrap();
     assert_eq!(store.space(View::JobShared).used, MIB + 8192);
     assert_eq!(world.read(&store, shared(1), 4998..5002, 0).unwrap()[2..], [None, None]);
-    world.machine.run(store.truncate(shared(0).inode, 0)).unwrap();
+    world.machine.run(store.truncate(&HomeSet::All, shared(0).inode, 0)).unwrap();
     assert_eq!(store.space(View::JobShared).used, 0);
     world.rest_and_check(&store);
     assert!(!store.accounting.lock().has_surplus(), "all but 16 MiB is discarded");
@@ -425,7 +429,7 @@ fn a_writer_waits_until_a_flush_frees_space() {
     });
     world.machine.rest(Duration::from_secs(5));
     assert!(!arrived.load(std::sync::atomic::Ordering::SeqCst));
-    let dirty = store.dirty_units(cached(1, 0).inode, usize::MAX).unwrap();
+    let dirty = store.dirty_units(&HomeSet::All, cached(1, 0).inode, usize::MAX).unwrap();
     world.machine.run(store.mark_clean(&dirty[0], Generation(1))).unwrap();
     world.machine.rest(Duration::from_secs(5));
     assert!(arrived.load(std::sync::atomic::Ordering::SeqCst));
@@ -439,15 +443,15 @@ fn bytes_written_during_a_flush_stay_dirty() {
     let unit = cached(1, 0);
     world.write(&store, unit, 0, &pattern(1, 8192)).unwrap();
     world.write(&store, unit, 100_000, &pattern(1, 8192)).unwrap();
-    let dirty = store.dirty_units(unit.inode, usize::MAX).unwrap();
+    let dirty = store.dirty_units(&HomeSet::All, unit.inode, usize::MAX).unwrap();
     world.write(&store, unit, 4096, &pattern(2, 100)).unwrap();
     world.machine.run(store.mark_clean(&dirty[0], Generation(2))).unwrap();
-    let left = store.dirty_units(unit.inode, usize::MAX).unwrap();
+    let left = store.dirty_units(&HomeSet::All, unit.inode, usize::MAX).unwrap();
     assert!(left[0].ranges.contains(&(4096..4196)));
     assert!(!left[0].ranges.contains(&(100_000..100_001)));
-    assert_eq!(store.dirty_inodes(InodeId(0)).unwrap(), [unit.inode]);
+    assert_eq!(store.dirty_inodes(&HomeSet::All, InodeId(0)).unwrap(), [unit.inode]);
     world.machine.run(store.mark_clean(&left[0], Generation(2))).unwrap();
-    assert_eq!(store.dirty_inodes(InodeId(0)).unwrap(), []);
+    assert_eq!(store.dirty_inodes(&HomeSet::All, InodeId(0)).unwrap(), []);
     assert_eq!(store.space(View::Cache).dirty, 0);
 }
 

@@ -14,6 +14,7 @@
 mod copy_on_write;
 pub(crate) mod inspect;
 pub mod kv;
+mod of_home;
 mod overlay;
 mod record;
 mod recovery;
@@ -26,18 +27,22 @@ mod writer;
 use crate::table::{ReadTable, Table};
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join};
 use kv::Kv;
+use of_home::set_last;
 use overlay::{Overlay, Readers};
 use parking_lot::{Mutex, RwLock};
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use tameike_core::{Errno, Fault, Result};
+use std::sync::{Arc, OnceLock, Weak};
+use tameike_core::{Errno, Fault, HomeId, Result};
 use tameike_io::Runtime;
 use tameike_io::disk::AppendFile;
 use tameike_io::os::runtime::promise;
 use transaction::{ReadView, Transaction};
 use writer::Writer;
+
+pub use of_home::{HomeLog, HomeRecord, last_record};
 
 /// Names of the two log files in the directory of a store.
 pub(crate) const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
@@ -52,11 +57,13 @@ pub enum RecordKind {
     Extents = 2,
     /// Coordination of cached files.
     Cache = 3,
+    /// A numbered record of a home that has replicas ([`HomeRecord`]).
+    OfHome = 4,
 }
 
 impl RecordKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Names, Self::Extents, Self::Cache].into_iter().find(|kind| *kind as u8 == byte)
+        [Self::Names, Self::Extents, Self::Cache, Self::OfHome].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -119,6 +126,16 @@ pub struct Ledger {
     /// Last record that the log itself marks as durable, so that recovery knows.
     confirmed: AtomicU64,
     space: Event,
+    /// Set if homes of the job have replicas.
+    home_log: OnceLock<Arc<dyn HomeLog>>,
+}
+
+/// A record that a change appends to the log.
+struct Appended<'a> {
+    kind: RecordKind,
+    body: Cow<'a, [u8]>,
+    /// Its home and number, if the home has replicas.
+    of_home: Option<(HomeId, u64)>,
 }
 
 #[derive(Default)]
@@ -151,12 +168,44 @@ impl Ledger {
         body: &[u8],
         change: impl FnOnce(&mut dyn Table) -> Result<T>,
     ) -> Result<T> {
-        if body.len() > record::BODY_SIZE_MAX {
-            return Err(Fault::new(
-                Errno::EINVAL,
-                format!("a log record of {} bytes is too large", body.len()),
-            ));
+        self.run(|table| {
+            let answer = change(table)?;
+            Ok((answer, Appended { kind, body: Cow::Borrowed(body), of_home: None }))
+        })
+    }
+
+    /// As [`Ledger::execute`], for a change of a home that this node serves. If homes have replicas, the record is numbered, and passed to
+    /// the [`HomeLog`].
+    ///
+    /// # Errors
+    /// As [`Ledger::execute`]; `EREMCHG` if this node does not serve the home any more.
+    pub fn execute_at<T>(
+        &self,
+        home: HomeId,
+        kind: RecordKind,
+        body: &[u8],
+        change: impl FnOnce(&mut dyn Table) -> Result<T>,
+    ) -> Result<T> {
+        let Some(home_log) = self.home_log.get() else { return self.execute(kind, body, change) };
+        self.run(|table| {
+            let number = home_log.last(home)? + 1;
+            let answer = change(table)?;
+            if table.has_changes() {
+                set_last(table, home, number);
+            }
+            let body = HomeRecord { home, number, kind, body }.encode().into();
+            Ok((answer, Appended { kind: RecordKind::OfHome, body, of_home: Some((home, number)) }))
+        })
+    }
+
+    /// Sets the observer of the records of homes. Called once, before the first of them.
+    pub fn set_home_log(&self, home_log: Arc<dyn HomeLog>) {
+        if self.home_log.set(home_log).is_err() {
+            log::error!("ignored a second observer of the records of homes");
         }
+    }
+
+    fn run<'a, T>(&self, change: impl FnOnce(&mut Transaction) -> Result<(T, Appended<'a>)>) -> Result<T> {
         let change_lock = self.change_lock.lock();
         let view = {
             let state = self.state.read();
@@ -169,23 +218,30 @@ impl Ledger {
             self.read_view(&state)
         };
         let mut table = Transaction::new(view);
-        let answer = change(&mut table)?;
+        let (answer, Appended { kind, body, of_home }) = change(&mut table)?;
         // Must drop the snapshot before `state` is locked: reopening the store's file waits for all snapshots while
         // others wait for the lock.
         let changes = table.into_changes();
         if changes.is_empty() {
             return Ok(answer);
         }
+        if body.len() > record::BODY_SIZE_MAX {
+            let problem = format!("a log record of {} bytes is too large", body.len());
+            return Err(Fault::new(Errno::EINVAL, problem));
+        }
         let (overlay_full, log_full) = {
             let state = &mut *self.state.write();
             state.last += 1;
             state.active.merge(changes, state.last, &self.readers);
             state.logged_bytes += record::HEADER_SIZE + body.len();
-            record::push_record(&mut state.pending, state.last, kind, body);
+            record::push_record(&mut state.pending, state.last, kind, &body);
             let limit = self.options.checkpoint_bytes;
             let overlay_full = state.active.read().bytes() >= limit || state.logged_bytes >= limit;
             (overlay_full, state.pending.len() >= PENDING_SIZE_MAX)
         };
+        if let (Some((home, number)), Some(home_log)) = (of_home, self.home_log.get()) {
+            home_log.append(home, number, &body);
+        }
         drop(change_lock);
         if overlay_full {
             self.schedule_checkpoint();
@@ -248,12 +304,22 @@ impl Ledger {
     }
 
     /// Makes all executed records persisted (`durable == false`) or, with the data they name, durable (`durable ==
-    /// true`). Concurrent callers share one write and one sync.
+    /// true`), here and in the copies of the homes that this node serves. The copies need not persist them before a durable sync.
+    ///
+    /// # Errors
+    /// As [`Ledger::sync_own`] and [`HomeLog::sync`].
+    pub async fn sync(&self, durable: bool) -> Result<()> {
+        let Some(home_log) = self.home_log.get() else { return self.sync_own(durable).await };
+        let copies = if durable { home_log.sync() } else { home_log.confirmed() };
+        try_join(self.sync_own(durable), copies).await.map(drop)
+    }
+
+    /// As [`Ledger::sync`], without the copies on other nodes. Concurrent callers share one write and one sync.
     ///
     /// # Errors
     /// Those of the disk. The next call retries a failed write. After a failed sync the content of the device is
     /// unknown, and the ledger refuses all further changes.
-    pub async fn sync(&self, durable: bool) -> Result<()> {
+    pub async fn sync_own(&self, durable: bool) -> Result<()> {
         let durable = durable || self.options.volatile;
         let target = self.position();
         if durable && self.durable.load(Ordering::Acquire) >= target {

@@ -10,8 +10,8 @@ use crate::table::Table;
 use async_lock::Mutex as AsyncMutex;
 use event_listener::Event;
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use tameike_core::{Fault, Result};
 use tameike_io::Runtime;
 
@@ -282,6 +282,7 @@ impl Ledger {
             durable: AtomicU64::new(last),
             confirmed: AtomicU64::new(last),
             space: Event::new(),
+            home_log: OnceLock::new(),
         })
     }
 }

@@ -1,3 +1,4 @@
+mod of_home;
 mod reading;
 
 use super::kv::MemoryKv;
@@ -64,8 +65,7 @@ impl World {
         let options =
             LedgerOptions { checkpoint_bytes: self.checkpoint_bytes, volatile: false, after_power_loss };
         self.machine.run(Ledger::open(self.machine.runtime(), media, options, |kind, body, table| {
-            assert_eq!(kind, RecordKind::Names);
-            apply(body, table)
+            crate::replay(kind, body, table, &mut replay)
         }))
     }
 
@@ -81,6 +81,11 @@ fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
         if pair[1] == 0 { table.delete(key) } else { table.put(key, vec![pair[1]; pair[1] as usize]) }
     }
     Ok(())
+}
+
+fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
+    assert_eq!(kind, RecordKind::Names);
+    apply(body, table)
 }
 
 fn apply_to_map(body: &[u8], map: &mut Map) {

@@ -37,6 +37,11 @@ impl Transaction {
         Self { changes: Changes::new(), below }
     }
 
+    /// Returns true if anything was put or deleted.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
     /// The changes; drops the view below.
     pub(super) fn into_changes(self) -> Changes {
         self.changes

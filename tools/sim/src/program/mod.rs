@@ -8,6 +8,7 @@ pub use draw::draw;
 use crate::op::Op;
 use crate::tree::TreeFaults;
 use crate::world::{DiskFaults, WorldConfig};
+use std::time::Duration;
 use tameike_core::View;
 use tameike_fabric::simulated::NetworkFaults;
 
@@ -91,6 +92,22 @@ impl Step {
     }
 }
 
+impl Injection {
+    /// Whether homes with replicas must survive it, which takes a failover.
+    fn needs_failover(&self) -> bool {
+        match self {
+            Self::Kill { .. } | Self::Partition { .. } | Self::Disk(..) | Self::Rot(_) => true,
+            Self::Heal
+            | Self::Network(_)
+            | Self::Tree(_)
+            | Self::Flip(_)
+            | Self::Warm(_)
+            | Self::Slow(..)
+            | Self::Map(_) => false,
+        }
+    }
+}
+
 /// A cluster and the steps to run on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -100,4 +117,27 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// All agents fail at the end of the job, and it is recovered.
     pub crashes: bool,
+}
+
+impl Program {
+    /// The program on a cluster whose homes have this many replicas, without the faults that need a failover.
+    #[must_use]
+    pub fn replicated(mut self, replicas: u32) -> Self {
+        if replicas > 1 {
+            let world = &mut self.world;
+            let count = world.devices.len().max(replicas as usize);
+            world.replicas = replicas;
+            world.devices = vec![true; count];
+            world.slowness.resize(count, Duration::ZERO);
+            world.skew.resize(count, Duration::ZERO);
+            self.crashes = false;
+            for step in &mut self.steps {
+                if let Step::Together(actions) = step {
+                    let stays = |action: &Action| !matches!(action, Action::Injection(_, fault) if fault.needs_failover());
+                    actions.retain(stays);
+                }
+            }
+        }
+        self
+    }
 }

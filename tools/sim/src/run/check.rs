@@ -58,7 +58,18 @@ impl Run {
             self.compare_view(view).await?;
         }
         self.sync_all().await?;
+        self.compare_copies().await?;
         self.compare_space().await
+    }
+
+    /// Compares the replicas of all homes.
+    async fn compare_copies(&self) -> Checked {
+        // A write that failed for lack of space may be on some replicas only.
+        match self.world.compare_copies(!self.is_small()).await {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => Err(difference),
+            Err(fault) => Err(format!("the replicas cannot be compared: {fault}")),
+        }
     }
 
     pub(super) async fn restart(&mut self, mode: AgentMode) -> Checked {

@@ -67,6 +67,7 @@ impl Run {
             largest.checked_next_multiple_of(BLOCK)
         });
         let Some(most) = sizes.sum::<Option<u64>>() else { return Ok(()) };
+        let most = most * self.world.replicas();
         let used = self.world.space(View::JobShared, |space| space.used);
         if used > most {
             return Err(format!("shared: the files take at most {most} bytes, and {used} are in use"));

@@ -61,7 +61,7 @@ fn cluster(agents: u32) -> Result<Arc<Cluster>> {
     let node =
         |id| NodeInfo { id: NodeId(id), host: String::new(), address: String::new(), group: 0, device: true };
     let job = JobId::new("scale").map_err(Fault::io)?;
-    Cluster::new(job, (0..agents).map(node).collect()).map(Arc::new).map_err(Fault::io)
+    Cluster::new(job, (0..agents).map(node).collect(), 1).map(Arc::new).map_err(Fault::io)
 }
 
 impl Agents {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::lock::{LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Step};
+use tameike_core::wire::replica::{ReplicaReply, ReplicaRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId, Result, UnitId};
@@ -59,12 +60,21 @@ pub enum Canary {
     UnannouncedSum,
     /// An update does not change the twins of written pages.
     UnmergedTwin,
+    /// Some bytes of units are acknowledged, but not sent to the backup.
+    LostCopy,
+    /// Some log records of homes are acknowledged, but not sent to the backup.
+    LostRecord,
 }
 
 impl Canary {
     /// Returns true if the check of the stores must detect it, and not the model.
     pub fn is_of_stores(self) -> bool {
         self == Self::DoubleFreedExtent
+    }
+
+    /// Returns true if only programs on homes with replicas can detect it.
+    pub fn is_of_replicas(self) -> bool {
+        [Self::LostCopy, Self::LostRecord].contains(&self)
     }
 
     /// Returns true if only programs on shared memory regions can detect it.
@@ -100,6 +110,12 @@ impl BuggyRpc {
                 if happens() =>
             {
                 Reply::Lock(LockReply::Done)
+            }
+            (Canary::LostCopy, Request::Replica(ReplicaRequest::Write { .. })) if happens() => {
+                Reply::Replica(ReplicaReply::Done)
+            }
+            (Canary::LostRecord, Request::Replica(ReplicaRequest::Records(_))) if happens() => {
+                Reply::Replica(ReplicaReply::Appended { differing: Vec::new() })
             }
             (
                 Canary::UncountedName,

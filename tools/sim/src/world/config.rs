@@ -17,6 +17,8 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Whether each node has a device.
     pub devices: Vec<bool>,
+    /// Replicas of each home.
+    pub replicas: u32,
     /// Largest inline payload of a message, in bytes.
     pub inline_max: usize,
     /// Capacity of each view on each node, in bytes.
@@ -48,6 +50,7 @@ impl WorldConfig {
         Self {
             seed,
             devices: vec![true; nodes],
+            replicas: 1,
             inline_max: UNIT_SIZE,
             capacity: AMPLE_CAPACITY,
             view_frames: u32::MAX,

@@ -133,7 +133,8 @@ impl World {
 
     /// The nodes as a new agent knows them, with the first home map.
     fn new_cluster(&self) -> Result<Arc<Cluster>> {
-        let cluster = Cluster::new(self.cluster.job.clone(), self.cluster.nodes().to_vec());
+        let cluster =
+            Cluster::new(self.cluster.job.clone(), self.cluster.nodes().to_vec(), self.config.replicas);
         cluster.map(Arc::new).map_err(Fault::io)
     }
 

@@ -14,6 +14,7 @@ mod holders;
 mod incarnation;
 mod machine;
 mod region_canary;
+mod replicas;
 mod table;
 
 use crate::countdown::Countdown;
@@ -117,7 +118,7 @@ impl World {
             device,
         });
         let job = JobId::new("simulated").expect("a valid name");
-        let cluster = Cluster::new(job, nodes.collect()).expect("a node with a device");
+        let cluster = Cluster::new(job, nodes.collect(), config.replicas).expect("a node with a device");
         let canary = DiskCanary {
             forgets_syncs: config.canary == Some(Canary::LostSync),
             shares_blocks: config.canary == Some(Canary::DoubleFreedExtent),
@@ -151,6 +152,11 @@ impl World {
     /// Returns the capacity of each view on each node, in bytes.
     pub fn capacity(&self) -> u64 {
         self.config.capacity
+    }
+
+    /// Returns the number of replicas of each home.
+    pub fn replicas(&self) -> u64 {
+        self.config.replicas.into()
     }
 
     /// Returns the number of nodes.

@@ -22,7 +22,7 @@ const OTHERS: [Canary; 5] = [
 ];
 
 fn batch(seeds: u64, canary: Option<Canary>) -> Vec<(u64, Failure)> {
-    let how = RunOptions { jobs: 2, canary, keep_going: false };
+    let how = RunOptions { jobs: 2, canary, replicas: 1, keep_going: false };
     run_seeds(0..seeds, &how, |_, _| {}).expect("the runner works")
 }
 

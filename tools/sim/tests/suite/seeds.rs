@@ -15,8 +15,11 @@ const CANARY_SEEDS: u64 = 1000;
 /// Seeds that run twice.
 const TWICE: u64 = 25;
 
-fn batch(seeds: u64, canary: Option<Canary>) -> (Vec<(u64, Failure)>, Counts) {
-    let (how, tally) = (RunOptions { jobs: 2, canary, keep_going: false }, Tally::default());
+/// Seeds of `make test` with each number of replicas.
+const REPLICATED_SEEDS: u64 = 40;
+
+fn batch(seeds: u64, canary: Option<Canary>, replicas: u32) -> (Vec<(u64, Failure)>, Counts) {
+    let (how, tally) = (RunOptions { jobs: 2, canary, replicas, keep_going: false }, Tally::default());
     let failed = run_seeds(0..seeds, &how, tally.clone(), |_, _| {}).expect("the runner works");
     (failed, tally.counts())
 }
@@ -24,7 +27,7 @@ fn batch(seeds: u64, canary: Option<Canary>) -> (Vec<(u64, Failure)>, Counts) {
 /// Also checks that every outcome of peer reads stays frequent enough.
 #[test]
 fn seeds_pass() {
-    let (failed, counts) = batch(SEEDS, None);
+    let (failed, counts) = batch(SEEDS, None, 1);
     if let Some((seed, failure)) = failed.into_iter().next() {
         let (program, failure) = shrink(&draw(seed, None), failure);
         panic!("{program}\nTAMEIKE_SEED={seed}: step {}: {}", failure.step, failure.message);
@@ -34,6 +37,16 @@ fn seeds_pass() {
     assert!(sent > 5 * SEEDS && hits > 2 * SEEDS && misses > SEEDS, "{counts}");
     assert!(busy > 0 && failed + cancelled > SEEDS / 50, "{counts}");
     assert!(flipped > SEEDS / 4 && detected > SEEDS / 100, "{counts}");
+}
+
+/// After each check, all replicas are equal.
+#[test]
+fn replicas_are_equal() {
+    for replicas in [2, 3] {
+        let (failed, _) = batch(REPLICATED_SEEDS, None, replicas);
+        let failed = failed.first().map(|(seed, failure)| (seed, failure.step, &failure.message));
+        assert_eq!(failed, None, "{replicas} replicas");
+    }
 }
 
 /// S21e. It occurs in this seed.
@@ -58,10 +71,12 @@ fn a_seed_runs_deterministically() {
 #[test]
 fn every_injected_bug_is_detected() {
     for &canary in Canary::value_variants().iter().filter(|canary| !canary.is_of_regions()) {
-        let (found, _) = batch(CANARY_SEEDS, Some(canary));
+        let replicas = if canary.is_of_replicas() { 2 } else { 1 };
+        let (found, _) = batch(CANARY_SEEDS, Some(canary), replicas);
         let (seed, failure) =
             found.first().unwrap_or_else(|| panic!("{canary:?} is not detected in {CANARY_SEEDS} seeds"));
         println!("{canary:?}: seed {seed}, step {}: {}", failure.step, failure.message);
-        assert_eq!(run(&draw(*seed, None)), Ok(()), "{canary:?}: the seed fails without the injected bug");
+        let without = run(&draw(*seed, None).replicated(replicas));
+        assert_eq!(without, Ok(()), "{canary:?}: the seed fails without the injected bug");
     }
 }

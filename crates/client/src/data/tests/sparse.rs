@@ -145,8 +145,9 @@ fn a_write_past_the_end_makes_a_hole() {
 pub(super) fn serve(homes: &mut Homes, node: NodeId, request: UnitRequest) -> UnitReply {
     let (unit_size, cluster) = (UNIT_SIZE as u64, fixtures::cluster(2));
     let units = |start: u64, layout, inode| {
-        let own = cluster.units_of_node(&cluster.map(), layout, inode, node);
-        own.from(start / unit_size).take_while(|index| *index < 8).collect::<Vec<_>>()
+        let map = cluster.map();
+        let own = cluster.units_of_homes(layout, inode, |home| map.primary(home) == node);
+        own.from(start / unit_size).map(|(index, _)| index).take_while(|index| *index < 8).collect::<Vec<_>>()
     };
     match request {
         UnitRequest::Space { inode, change, start, end, layout } => {

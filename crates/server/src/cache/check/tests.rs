@@ -3,7 +3,7 @@ use crate::cache::record;
 use crate::cache::record::digest_key;
 use serde_bytes::ByteBuf;
 use tameike_core::wire::cache::Stamp;
-use tameike_core::{Generation, Timestamp};
+use tameike_core::{Generation, HomeId, HomeSet, Timestamp};
 use tameike_store::check::{RecordChecks, Report, Severity, check};
 use tameike_store::directory::{Options, Store};
 use tameike_store::extent::Pieces;
@@ -50,7 +50,7 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
             .unwrap()
     };
     let store = open();
-    let journal = record::Journal::new(store.ledger.clone());
+    let journal = record::Journal::of_stopped(store.ledger.clone());
     for (inode, path) in [(DONE, &b"done"[..]), (DIRTY, b"dir/dirty")] {
         let mut record = Record::new(path, Stamp::default(), Generation(1));
         (record.journaled, record.dirty, record.mtime) = (true, inode == DIRTY, Timestamp::default());
@@ -63,7 +63,9 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
     frame[..5000].fill(7);
     let payload = tameike_io::Payload::new(std::sync::Arc::new(frame), 0..5000);
     let unit = tameike_core::UnitId { inode: DIRTY, index: 0 };
-    machine.run(store.extents.write(unit, Pieces::at(0, payload).unwrap(), true, Generation(1))).unwrap();
+    machine
+        .run(store.extents.write(HomeId(0), unit, Pieces::at(0, payload).unwrap(), true, Generation(1)))
+        .unwrap();
     let changes: Vec<_> =
         change().into_iter().map(|(key, value)| (ByteBuf::from(key), value.map(ByteBuf::from))).collect();
     let body = codec::encode(&changes).unwrap();
@@ -80,8 +82,8 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
     assert_eq!(messages(&run_check(true)), first);
     assert_eq!(messages(&run_check(true)), Vec::<String>::new());
     let store = open();
-    let records = record::Journal::new(store.ledger.clone()).page(None, 10).unwrap();
-    let dirty = store.extents.dirty_inodes(InodeId(0)).unwrap();
+    let records = record::Journal::of_stopped(store.ledger.clone()).page(None, 10).unwrap();
+    let dirty = store.extents.dirty_inodes(&HomeSet::All, InodeId(0)).unwrap();
     assert_eq!(
         dirty.len(),
         usize::from(records.iter().any(|(inode, _)| *inode == DIRTY)),

@@ -5,6 +5,7 @@ use super::faulty::{Control, FaultyFs};
 use super::late::{Mount, Server};
 use crate::cache::{Activity, CacheParts, CacheService, replay};
 use crate::holders::CacheTable;
+use crate::replica::{BackupService, Copies, CopiesParts, ReplicaParts, Replicas};
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_io::{Frame, Payload, Pool, Runtime, Slab};
-use tameike_store::extent::{ExtentData, apply};
+use tameike_store::extent::ExtentData;
 use tameike_store::ledger::kv::MemoryKv;
 use tameike_store::ledger::{LedgerOptions, Media};
 use tameike_store::table::Table;
@@ -39,6 +40,11 @@ struct Node {
     unit: Arc<UnitService>,
     cache: Arc<CacheService>,
     activity: Arc<Activity>,
+    replicas: Option<Arc<Replicas>>,
+    backups: BackupService,
+    stores: (Arc<Ledger>, Arc<ExtentStore>),
+    /// Calls of the services that do not own it.
+    _rpc: Arc<dyn Rpc>,
 }
 
 /// The network: calls between nodes of this process.
@@ -56,6 +62,8 @@ struct Net {
     renewals: Mutex<BTreeSet<NodeId>>,
     /// Nodes that received `MarkClean`, the confirmation of a flush round.
     rounds: Mutex<Vec<NodeId>>,
+    /// Nodes that do not answer requests to backups.
+    refuses: Mutex<BTreeSet<NodeId>>,
     /// Units in the memory of nodes, with their generation.
     held: Mutex<BTreeMap<(NodeId, UnitId), Held>>,
 }
@@ -67,6 +75,53 @@ impl Net {
     fn renew_map(&self) {
         let (map, home) = (self.cluster.map(), HomeId(0));
         assert!(self.cluster.replace_map(map.with_primary(home, map.primary(home))));
+    }
+}
+
+impl Net {
+    async fn serve(
+        &self,
+        node: &Node,
+        (local, to, home): (NodeId, NodeId, Option<HomeId>),
+        request: Request,
+        (payload, into): (Option<Payload>, Option<Frame>),
+    ) -> Result<(Reply, Option<Payload>)> {
+        let _foreground = node.activity.of_request(&request);
+        Ok(match request {
+            Request::Unit(request) => {
+                let (reply, carried) = node.unit.serve(home, request, payload, into.into()).await?;
+                (Reply::Unit(reply), carried.payload())
+            }
+            Request::Cache(request) => {
+                let reply = node.cache.serve(local, request).await;
+                if let Some(replicas) = &node.replicas {
+                    replicas.confirmed_of(home).await?;
+                }
+                (Reply::Cache(reply?), None)
+            }
+            Request::Replica(request) => {
+                if self.refuses.lock().contains(&to) {
+                    return Err(Fault::new(Errno::EHOSTDOWN, format!("{to} does not answer")));
+                }
+                (Reply::Replica(node.backups.serve(local, request, payload).await?), None)
+            }
+            Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation }) => {
+                let held = self.held.lock().get(&(to, unit)).cloned();
+                let held = held.filter(|(version, _)| *version == generation);
+                let Some((_, bytes)) = held else { return Ok((Reply::Client(ClientReply::NotHeld), None)) };
+                let mut frame = into.expect("the caller gives a frame");
+                frame[..length as usize].copy_from_slice(&bytes[offset as usize..][..length as usize]);
+                (Reply::Client(ClientReply::Read), Some(Payload::new(Arc::new(frame), 0..length)))
+            }
+            Request::Meta(_)
+            | Request::Admin(_)
+            | Request::Client(_)
+            | Request::Lock(_)
+            | Request::Pack(_)
+            | Request::Region(_) => {
+                return Err(Errno::ENOSYS.into());
+            }
+        })
     }
 }
 
@@ -116,36 +171,13 @@ impl Rpc for NetRpc {
                 net.runtime.spawn(async move {
                     runtime.sleep(late).await;
                     let Request::Unit(request) = request else { return };
-                    node.unit.serve(request, payload, Target::Any).await.expect("a delayed flush");
+                    let served = node.unit.serve(destination.home(), request, payload, Target::Any);
+                    served.await.expect("a delayed flush");
                 });
                 return Err(Fault::new(Errno::EHOSTDOWN, format!("{to} does not answer")));
             }
-            let _foreground = node.activity.of_request(&request);
-            let (reply, payload) = match request {
-                Request::Unit(request) => {
-                    let (reply, carried) = node.unit.serve(request, payload, into.into()).await?;
-                    (Reply::Unit(reply), carried.payload())
-                }
-                Request::Cache(request) => (Reply::Cache(node.cache.serve(local, request).await?), None),
-                Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation }) => {
-                    let held = net.held.lock().get(&(to, unit)).cloned();
-                    let held = held.filter(|(version, _)| *version == generation);
-                    let Some((_, bytes)) = held else {
-                        return Ok(Answer { reply: Reply::Client(ClientReply::NotHeld), payload: None });
-                    };
-                    let mut frame = into.expect("the caller gives a frame");
-                    frame[..length as usize].copy_from_slice(&bytes[offset as usize..][..length as usize]);
-                    (Reply::Client(ClientReply::Read), Some(Payload::new(Arc::new(frame), 0..length)))
-                }
-                Request::Meta(_)
-                | Request::Admin(_)
-                | Request::Client(_)
-                | Request::Lock(_)
-                | Request::Pack(_)
-                | Request::Region(_) => {
-                    return Err(Errno::ENOSYS.into());
-                }
-            };
+            let home = destination.home();
+            let (reply, payload) = net.serve(&node, (local, to, home), request, (payload, into)).await?;
             net.travel().await;
             Ok(Answer { reply, payload })
         })
@@ -208,6 +240,11 @@ impl Bed {
 
     /// `capacity`: bytes of the cache view on each node.
     pub(super) fn with_capacity(seed: u64, nodes: u32, capacity: u64) -> Self {
+        Self::with_replicas(seed, nodes, capacity, 1)
+    }
+
+    /// `replicas`: of each home.
+    pub(super) fn with_replicas(seed: u64, nodes: u32, capacity: u64, replicas: u32) -> Self {
         let dirs = tempfile::tempdir().expect("a temporary directory");
         let root = dirs.path().join("shared");
         std::fs::create_dir(&root).expect("the shared directory");
@@ -223,7 +260,7 @@ impl Bed {
             device: true,
         });
         let job = JobId::new("job").expect("a name");
-        let cluster = Arc::new(Cluster::new(job, infos.collect()).expect("a cluster"));
+        let cluster = Arc::new(Cluster::new(job, infos.collect(), replicas).expect("a cluster"));
         let net = Net {
             runtime: machine.runtime(),
             cluster: cluster.clone(),
@@ -233,6 +270,7 @@ impl Bed {
             latency: Mutex::default(),
             renewals: Mutex::default(),
             rounds: Mutex::default(),
+            refuses: Mutex::default(),
             held: Mutex::default(),
         };
         let bed = Self {
@@ -303,6 +341,22 @@ impl Bed {
         std::mem::take(&mut *self.net.rounds.lock())
     }
 
+    /// Log and data of a running node.
+    pub(super) fn stores(&self, node: NodeId) -> (Arc<Ledger>, Arc<ExtentStore>) {
+        let nodes = self.net.nodes.lock();
+        nodes[node.0 as usize].as_ref().expect("the node is up").stores.clone()
+    }
+
+    /// From now on, a node does not answer requests to backups, or (`false`) does so again.
+    pub(super) fn refuse_copies(&self, node: NodeId, refuses: bool) {
+        let mut all = self.net.refuses.lock();
+        if refuses {
+            all.insert(node)
+        } else {
+            all.remove(&node)
+        };
+    }
+
     fn rpc(&self, local: NodeId) -> Arc<NetRpc> {
         Arc::new(NetRpc { net: self.net.clone(), local })
     }
@@ -312,10 +366,33 @@ impl Bed {
         let runtime = self.machine.runtime();
         let (ledger, extents) = self.open_store(&self.stores[id.0 as usize]);
         let activity = Activity::new(runtime.clone(), QUIET);
+        let rpc: Arc<dyn Rpc> = self.rpc(id);
+        let replica_parts = || ReplicaParts {
+            runtime: runtime.clone(),
+            cluster: self.cluster.clone(),
+            rpc: Arc::downgrade(&rpc),
+            node: id,
+        };
+        let replicas = self
+            .cluster
+            .map()
+            .is_replicated()
+            .then(|| Replicas::new(replica_parts(), &ledger).expect("a ledger that can be read"));
+        let copies = Copies::new(CopiesParts {
+            cluster: self.cluster.clone(),
+            node: id,
+            replicas: replicas.clone(),
+            extents: extents.clone(),
+            request_pools: [self.client_pool.clone(), self.client_pool.clone()],
+            read_pool: self.pools[0].clone(),
+        });
+        let backups = BackupService::new(replica_parts(), ledger.clone(), extents.clone());
+        let stores = (ledger.clone(), extents.clone());
         let unit = UnitService::new(UnitParts {
             runtime: runtime.clone(),
             cluster: self.cluster.clone(),
             extents: extents.clone(),
+            copies,
             shared: self.trees[id.0 as usize].clone(),
             rpc: self.rpc(id),
             read_pool: self.pools[0].clone(),
@@ -334,7 +411,7 @@ impl Bed {
             flush_parallel: 3,
         })
         .expect("a ledger that can be read");
-        let node = Node { unit, cache, activity };
+        let node = Node { unit, cache, activity, replicas, backups, stores, _rpc: rpc };
         self.net.nodes.lock()[id.0 as usize] = Some(Arc::new(node));
     }
 
@@ -350,10 +427,8 @@ impl Bed {
         let options = LedgerOptions { checkpoint_bytes: 100_000, volatile: true, after_power_loss };
         let (runtime, capacity) = (self.machine.runtime(), [0, self.capacity / 2, self.capacity]);
         let open = async move {
-            let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
-                RecordKind::Cache => replay(body, table),
-                RecordKind::Extents => apply(body, table),
-                RecordKind::Names => Ok(()),
+            let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| {
+                tameike_store::replay(kind, body, table, &mut |_, body, table| replay(body, table))
             };
             let ledger = Ledger::open(runtime.clone(), parts, options, replay).await?;
             let extents = ExtentStore::open(runtime, ledger.clone(), disk, scratch, capacity).await?;

@@ -14,6 +14,7 @@ mod patches;
 mod paths;
 mod power;
 mod random;
+mod replicas;
 mod rounds;
 mod sparse;
 mod times;

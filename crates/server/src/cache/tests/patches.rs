@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::Reply;
 use tameike_core::wire::unit::{Backing, UnitReply, UnitRequest};
-use tameike_core::{Errno, Generation, InodeId, NodeId, Result, Slot, UnitId};
+use tameike_core::{Errno, Generation, HomeId, InodeId, Layout, NodeId, Result, Slot, UnitId};
 use tameike_io::Payload;
 
-const HOME: NodeId = NodeId(0);
+const NODE: NodeId = NodeId(0);
+/// The home of the units; the only node serves all homes.
+const UNITS: HomeId = HomeId(3);
 
 fn region() -> InodeId {
     InodeId::in_slot(Slot(5), 77)
@@ -26,11 +28,11 @@ impl Client {
         // Not aligned, as after the header of a message.
         frame[3..3 + patch.len()].copy_from_slice(patch);
         let payload = Payload::new(Arc::new(frame), 3..3 + patch.len() as u32);
-        self.unit(HOME, UnitRequest::Patch { inode }, Some(payload)).await.map(drop)
+        self.unit(NODE, UnitRequest::Patch { inode, layout: Layout::Striped }, Some(payload)).await.map(drop)
     }
 
     async fn add(&self, unit: UnitId, offset: u32, addend: u64) -> Result<u64> {
-        match self.unit(HOME, UnitRequest::FetchAdd { unit, offset, addend }, None).await?.reply {
+        match self.unit(UNITS, UnitRequest::FetchAdd { unit, offset, addend }, None).await?.reply {
             Reply::Unit(UnitReply::Previous(previous)) => Ok(previous),
             other => panic!("{other:?}"),
         }
@@ -45,7 +47,7 @@ impl Client {
             generation: Generation(0),
             backing: Backing::Zeros,
         };
-        let bytes = self.unit(HOME, request, None).await.expect("a read").payload.expect("bytes");
+        let bytes = self.unit(NODE, request, None).await.expect("a read").payload.expect("bytes");
         bytes.iter().copied().enumerate().filter(|(_, byte)| *byte != 0).collect()
     }
 }
@@ -64,7 +66,8 @@ fn a_patch_changes_bytes_of_several_units_or_nothing() {
             let refused = client.patch(inode, patch).await.expect_err("an invalid patch");
             assert_eq!(refused.errno, Errno::EINVAL, "{refused}");
         }
-        let without = client.unit(HOME, UnitRequest::Patch { inode: region() }, None).await;
+        let without =
+            client.unit(NODE, UnitRequest::Patch { inode: region(), layout: Layout::Striped }, None).await;
         assert_eq!(without.map(drop).expect_err("no payload").errno, Errno::EINVAL);
         assert_eq!(client.marks(0).await, [(9, 1), (UNIT_SIZE - 1, 2)]);
         assert_eq!(client.marks(1).await, [(0, 3)]);

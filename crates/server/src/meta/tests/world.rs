@@ -81,7 +81,7 @@ impl World {
             device,
         };
         let nodes = devices.iter().enumerate().map(info).collect();
-        let cluster = Arc::new(Cluster::new(JobId::new("test").unwrap(), nodes).unwrap());
+        let cluster = Arc::new(Cluster::new(JobId::new("test").unwrap(), nodes, 1).unwrap());
         let faults: Vec<_> = devices.iter().map(|_| Faults::default()).collect();
         let site = |faults: &Faults| Site {
             disk: Disk {

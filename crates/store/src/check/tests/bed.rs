@@ -142,7 +142,7 @@ impl Bed {
         frame[..10_000].fill(byte);
         let payload = Payload::new(Arc::new(frame), 0..10_000);
         self.machine
-            .run(store.extents.write(unit, Pieces::at(0, payload).unwrap(), dirty, Generation(1)))
+            .run(store.extents.write(HomeId(0), unit, Pieces::at(0, payload).unwrap(), dirty, Generation(1)))
             .unwrap();
     }
 

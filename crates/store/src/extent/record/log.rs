@@ -2,7 +2,7 @@
 
 use super::{DIRTY_FLAG, UnitRecord};
 use crate::table::{Table, prefix};
-use tameike_core::{Fault, InodeId, Result, UnitId};
+use tameike_core::{Fault, HomeId, InodeId, Result, UnitId};
 
 pub(super) const KEY_SIZE: usize = 17;
 
@@ -22,6 +22,11 @@ pub(in crate::extent) fn unit_of(key: &[u8]) -> Result<UnitId> {
         .and_then(|(inode, rest)| Some((*inode, <[u8; 8]>::try_from(rest).ok()?)))
         .ok_or_else(|| Fault::io(format!("{key:?} is not a unit's key")))?;
     Ok(UnitId { inode: InodeId(u64::from_be_bytes(inode)), index: u64::from_be_bytes(index) })
+}
+
+/// Home of the unit of a dirty mark; `None` if the mark is damaged.
+pub(in crate::extent) fn home_of_mark(value: &[u8]) -> Option<HomeId> {
+    value.try_into().ok().map(|home| HomeId(u16::from_be_bytes(home)))
 }
 
 pub(in crate::extent) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> Result<Vec<u8>> {
@@ -45,7 +50,10 @@ pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
         let mark = key(prefix::DIRTY, unit);
         let dirty = value.first() == Some(&DIRTY_FLAG);
         if dirty != table.get(&mark)?.is_some() {
-            if dirty { table.put(mark, Vec::new()) } else { table.delete(mark) }
+            match UnitRecord::home_of(value).filter(|_| dirty) {
+                Some(home) => table.put(mark, home.0.to_be_bytes().to_vec()),
+                None => table.delete(mark),
+            }
         }
     }
     let key = key(prefix::UNIT, unit);

@@ -1,6 +1,7 @@
 //! A store on a disk that other data fills.
 
 use super::*;
+use tameike_core::HomeSet;
 
 const BLOCKS_PER_MIB: u64 = MIB / BLOCK_SIZE as u64;
 
@@ -18,7 +19,7 @@ fn blocks_that_wait_for_a_sync_are_freed_when_the_disk_below_is_full() {
                 world.write(&store, shared(index), 0, &bytes).unwrap();
             }
             (0..30).for_each(|index| world.whole(&store, shared(index), &bytes));
-            world.machine.run(store.truncate(shared(0).inode, 0)).unwrap();
+            world.machine.run(store.truncate(&HomeSet::All, shared(0).inode, 0)).unwrap();
         }
         world.rest_and_check(&store);
         assert!(disk.below().allocated_blocks() <= 16 * BLOCKS_PER_MIB);

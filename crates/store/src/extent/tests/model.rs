@@ -5,7 +5,7 @@ use crate::extent::record::blocks_of;
 use proptest::prelude::*;
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::wire::unit::SpaceChange;
-use tameike_core::{Cluster, JobId, Layout, NodeId, NodeInfo, UnitsOfNode};
+use tameike_core::{Cluster, HomeId, HomeSet, JobId, Layout, NodeId, NodeInfo, UnitsOfHomes};
 
 const SPAN: usize = 24_000;
 /// Number of whole pages in it.
@@ -20,11 +20,11 @@ struct Image {
 }
 
 /// The units of a file on the only node of a job.
-fn all_units(inode: InodeId) -> UnitsOfNode {
+fn all_units(inode: InodeId) -> UnitsOfHomes {
     let (host, address) = Default::default();
     let info = NodeInfo { id: NodeId(0), host, address, group: 0, device: true };
-    let cluster = Cluster::new(JobId::new("job").expect("a name"), vec![info]).expect("a cluster");
-    cluster.units_of_node(&cluster.map(), Layout::Striped, inode, NodeId(0))
+    let cluster = Cluster::new(JobId::new("job").expect("a name"), vec![info], 1).expect("a cluster");
+    cluster.units_of_homes(Layout::Striped, inode, |_| true)
 }
 
 impl Image {
@@ -197,7 +197,7 @@ impl Test {
     }
 
     fn dirty(&self, number: usize) -> RangeSet {
-        let units = self.store.dirty_units(unit(number).inode, usize::MAX).unwrap();
+        let units = self.store.dirty_units(&HomeSet::All, unit(number).inode, usize::MAX).unwrap();
         units
             .into_iter()
             .find(|dirty| dirty.unit == unit(number))
@@ -283,7 +283,11 @@ impl Test {
                 read?;
             }
             Step::Truncate { file, size } => {
-                let result = self.world.machine.run(self.store.truncate(unit(file * 2).inode, size as u64));
+                let result = self.world.machine.run(self.store.truncate(
+                    &HomeSet::All,
+                    unit(file * 2).inode,
+                    size as u64,
+                ));
                 self.push(file * 2, |image| image.truncate(size));
                 self.push(file * 2 + 1, |image| image.truncate(0));
                 result?;
@@ -292,7 +296,7 @@ impl Test {
                 self.change_space(unit, offset..offset + size, change)?;
             }
             Step::TakeDirty { file } => {
-                let units = self.store.dirty_units(unit(file * 2).inode, usize::MAX)?;
+                let units = self.store.dirty_units(&HomeSet::All, unit(file * 2).inode, usize::MAX)?;
                 self.taken =
                     units.into_iter().map(|dirty| (dirty.clone(), self.image_of(dirty.unit))).collect();
             }
@@ -322,8 +326,13 @@ impl Test {
     fn change_space(&mut self, number: usize, range: Range<usize>, change: SpaceChange) -> Result<()> {
         let unit = unit(number);
         let bytes = unit.start() + range.start as u64..unit.start() + range.end as u64;
-        let result =
-            self.world.machine.run(self.store.change_space(unit.inode, change, bytes, all_units(unit.inode)));
+        let result = self.world.machine.run(self.store.change_space(
+            &HomeSet::All,
+            unit.inode,
+            change,
+            bytes,
+            all_units(unit.inode),
+        ));
         if matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             return Ok(());
         }
@@ -341,7 +350,7 @@ impl Test {
         let cached = number >= 2;
         let bytes: Vec<u8> = pieces.iter().flatten().map(|offset| byte_at(offset, value)).collect();
         let whole = Pieces::new(pieces.clone(), self.world.payload(&bytes))?;
-        let write = self.store.write(unit(number), whole, cached, Generation(generation));
+        let write = self.store.write(HomeId(0), unit(number), whole, cached, Generation(generation));
         let result = self.world.machine.run(write);
         if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             let is_forgotten = result.is_ok() && self.is_forgotten(number);
@@ -371,7 +380,7 @@ impl Test {
             assert!(writer.push(page, &Difference::between(&[0; PAGE_SIZE], after), after));
         }
         let length = writer.len();
-        let patch = self.store.patch(unit(number), self.world.payload(&buffer[..length]));
+        let patch = self.store.patch(HomeId(0), unit(number), self.world.payload(&buffer[..length]));
         let result = self.world.machine.run(patch);
         if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             self.push(number, |image| {
@@ -386,7 +395,8 @@ impl Test {
     }
 
     fn add(&mut self, number: usize, place: usize, addend: u64) -> Result<()> {
-        let result = self.world.machine.run(self.store.fetch_add(unit(number), 8 * place as u32, addend));
+        let result =
+            self.world.machine.run(self.store.fetch_add(HomeId(0), unit(number), 8 * place as u32, addend));
         if !matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             let expected = self.now(number).number(place);
             self.push(number, |image| image.add(place, addend));
@@ -408,8 +418,14 @@ impl Test {
     fn fill(&mut self, number: usize, range: Range<usize>, value: u8, generation: u64) -> Result<()> {
         let cached = number >= 2;
         let payload = self.world.payload(&vec![value; range.len()]);
-        let fill =
-            self.store.fill(unit(number), range.start as u32, payload, Generation(generation), u64::MAX);
+        let fill = self.store.fill(
+            HomeId(0),
+            unit(number),
+            range.start as u32,
+            payload,
+            Generation(generation),
+            u64::MAX,
+        );
         let result = self.world.machine.run(fill);
         if result.is_err() || self.filled(number, range.clone(), generation) {
             self.push(number, |image| {

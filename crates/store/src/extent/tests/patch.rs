@@ -2,6 +2,7 @@
 
 use super::*;
 use futures_util::future::join_all;
+use tameike_core::HomeId;
 use tameike_core::patch::{Difference, PAGE_SIZE, Page, PatchWriter};
 
 /// A patch that sets bytes of pages.
@@ -19,7 +20,7 @@ fn patch_of(pages: &[(u32, Vec<(usize, u8)>)]) -> Vec<u8> {
 }
 
 fn patch(world: &World, store: &ExtentStore, unit: UnitId, bytes: &[u8]) -> Result<()> {
-    world.machine.run(store.patch(unit, world.payload(bytes)))
+    world.machine.run(store.patch(HomeId(0), unit, world.payload(bytes)))
 }
 
 #[test]
@@ -71,15 +72,15 @@ fn concurrent_patches_and_additions_all_take_effect() {
         let world = World::new(seed, 8 << 20, [0, 8 * MIB, 0]);
         let store = world.open();
         let patches: Vec<_> = (0..3).map(|node| patch_of(&[(0, vec![(node, 1 + node as u8)])])).collect();
-        let patches = patches.iter().map(|bytes| store.patch(shared(0), world.payload(bytes)));
-        let adds = (1..9).map(|addend| store.fetch_add(shared(0), 8, addend));
+        let patches = patches.iter().map(|bytes| store.patch(HomeId(0), shared(0), world.payload(bytes)));
+        let adds = (1..9).map(|addend| store.fetch_add(HomeId(0), shared(0), 8, addend));
         let both = async { (join_all(patches).await, join_all(adds).await) };
         let (patched, mut added) = world.machine.run(both);
         assert!(patched.iter().all(Result::is_ok));
         added.sort_by_key(|previous| previous.clone().unwrap_or(u64::MAX));
         added.dedup();
         assert_eq!(added.len(), 8, "each addition sees another number");
-        assert_eq!(world.machine.run(store.fetch_add(shared(0), 8, u64::MAX)), Ok(36));
+        assert_eq!(world.machine.run(store.fetch_add(HomeId(0), shared(0), 8, u64::MAX)), Ok(36));
         let mut bytes = vec![0; PAGE_SIZE];
         bytes[..16].copy_from_slice(&[1, 2, 3, 0, 0, 0, 0, 0, 35, 0, 0, 0, 0, 0, 0, 0]);
         world.whole(&store, shared(0), &bytes);
@@ -102,7 +103,7 @@ fn a_patch_of_another_unit_or_view_changes_nothing() {
     let records = patch_of(&[(0, vec![(5, 1)]), (1, vec![(5, 1)])]);
     refused(patch(&world, &store, shared(0), &records[..records.len() - 1]), "malformed");
     refused(patch(&world, &store, cached(1, 0), &records), "not a file of the job-shared view");
-    let add = |unit, offset| world.machine.run(store.fetch_add(unit, offset, 1)).map(drop);
+    let add = |unit, offset| world.machine.run(store.fetch_add(HomeId(0), unit, offset, 1)).map(drop);
     refused(add(cached(1, 0), 0), "not a file of the job-shared view");
     refused(add(shared(0), 4), "byte 4 is not the place");
     refused(add(shared(0), UNIT_SIZE as u32), "byte 1048576 is not the place");

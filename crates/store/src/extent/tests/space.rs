@@ -3,6 +3,7 @@
 use super::*;
 use futures_util::future::FutureExt;
 use parking_lot::Mutex;
+use tameike_core::HomeId;
 
 /// Regression: a store with a few overwrites synced its disk every second.
 #[test]
@@ -100,7 +101,7 @@ fn writing(
     let ended = Arc::new(Mutex::new(None));
     let (store, payload, result_cell) = (store.clone(), world.payload(bytes), ended.clone());
     world.machine.runtime().spawn(async move {
-        let result = store.write(unit, Pieces::at(0, payload).unwrap(), true, Generation(1)).await;
+        let result = store.write(HomeId(0), unit, Pieces::at(0, payload).unwrap(), true, Generation(1)).await;
         *result_cell.lock() = Some(result);
     });
     ended
@@ -158,7 +159,7 @@ fn a_writer_evicts_the_clean_bytes_of_its_unit() {
     let rest = pattern(3, 8192);
     let offset = UNIT_SIZE as u32 / 2;
     let pieces = Pieces::at(offset, world.payload(&rest)).unwrap();
-    world.machine.run(store.write(cached(1, 0), pieces, true, Generation(1))).unwrap();
+    world.machine.run(store.write(HomeId(0), cached(1, 0), pieces, true, Generation(1))).unwrap();
     assert_eq!(world.read(&store, cached(1, 0), 0..1, 1).unwrap(), [None]);
     assert_eq!(store.space(View::Cache).dirty, MIB / 2 + 8192);
     world.rest_and_check(&store);

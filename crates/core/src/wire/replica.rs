@@ -1,0 +1,118 @@
+//! Messages from the primary of homes to their backups.
+//!
+//! A backup repeats on its own store what the primary has done on its. It does so only for a primary that has the same home map.
+
+use super::space::SpaceChange;
+use crate::homes::HomeSet;
+use crate::ids::{Generation, HomeId, InodeId, UnitId};
+use crate::limits::MESSAGE_SIZE_MAX;
+use crate::placement::Layout;
+use crate::ranges::RangeSet;
+use serde::{Deserialize, Serialize};
+
+/// Largest part of a log record, and largest sum of the parts in one message, in bytes.
+pub const RECORD_BYTES_MAX: usize = MESSAGE_SIZE_MAX / 2;
+/// Largest number of parts in one message.
+pub const RECORD_PARTS_MAX: usize = 1024;
+
+/// Largest number of units in one [`ReplicaRequest::Clean`].
+pub const CLEAN_UNITS_MAX: usize = 256;
+
+/// A log record of a home, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordPart {
+    /// The home.
+    pub home: HomeId,
+    /// Number of the record among those of the home, from 1.
+    pub number: u64,
+    /// Offset of the part in the record, in bytes.
+    pub offset: u32,
+    /// Whether the record ends with this part. Otherwise the next part is in the next message.
+    pub ends: bool,
+    /// The bytes.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// A request to the backup of homes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaRequest {
+    /// Appends log records. Those of one home have ascending numbers without gaps.
+    Records(Vec<RecordPart>),
+    /// Writes the payload, which has the bytes of `ranges` one after another.
+    Write {
+        /// Home of the unit.
+        home: HomeId,
+        /// The unit.
+        unit: UnitId,
+        /// The byte ranges in the unit.
+        ranges: RangeSet,
+        /// Cached inodes: generation of the content; others: 0.
+        generation: Generation,
+    },
+    /// Changes single bytes of a unit: the payload is a [`crate::patch`].
+    Patch {
+        /// Home of the unit.
+        home: HomeId,
+        /// The unit.
+        unit: UnitId,
+    },
+    /// Sets the little-endian 64-bit number at a byte of a unit.
+    SetNumber {
+        /// Home of the unit.
+        home: HomeId,
+        /// The unit.
+        unit: UnitId,
+        /// Offset in the unit; a multiple of 8.
+        offset: u32,
+        /// The number.
+        value: u64,
+    },
+    /// Makes bytes of units of a cached file clean, because the shared file system has them.
+    Clean {
+        /// The file.
+        inode: InodeId,
+        /// Indexes of units, at most [`CLEAN_UNITS_MAX`], each with the bytes that stay dirty.
+        units: Vec<(u64, RangeSet)>,
+        /// Generation of the clean bytes.
+        generation: Generation,
+    },
+    /// Drops all bytes at and after `size` of the inode's units at `homes`.
+    Truncate {
+        /// The homes.
+        homes: HomeSet,
+        /// The file.
+        inode: InodeId,
+        /// New size of the file, in bytes.
+        size: u64,
+    },
+    /// Changes the space of bytes of the inode's units at `homes`.
+    Space {
+        /// The homes.
+        homes: HomeSet,
+        /// The file.
+        inode: InodeId,
+        /// The change.
+        change: SpaceChange,
+        /// First byte.
+        start: u64,
+        /// Byte after the last.
+        end: u64,
+        /// Layout of the file.
+        layout: Layout,
+    },
+    /// Makes everything that the sender's earlier requests have changed durable.
+    Sync,
+}
+
+/// The reply to a [`ReplicaRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaReply {
+    /// Done.
+    Done,
+    /// The records are appended, but those of these homes: their numbers do not follow the last one of this backup.
+    Appended {
+        /// The homes.
+        differing: Vec<HomeId>,
+    },
+}

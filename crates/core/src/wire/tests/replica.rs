@@ -1,0 +1,61 @@
+//! Golden bytes of the messages to the backups of homes.
+
+use super::{INODE, WIDE, check};
+use crate::homes::HomeSet;
+use crate::ids::{Generation, HomeId, UnitId};
+use crate::wire::codec::encode;
+use crate::wire::replica::{RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
+use crate::wire::space::SpaceChange;
+
+const HOME: HomeId = HomeId(130);
+const UNIT: UnitId = UnitId { inode: INODE, index: 300 };
+
+#[test]
+fn requests_to_a_backup() {
+    let part = RecordPart { home: HOME, number: 300, offset: 200, ends: true, bytes: b"r".to_vec() };
+    let units = vec![(300, (1..2).into())];
+    let homes = HomeSet::from_iter([HOME]);
+    check(&[
+        (ReplicaRequest::Records(vec![part]), "00018201ac02c801010172"),
+        (
+            ReplicaRequest::Write {
+                home: HOME,
+                unit: UNIT,
+                ranges: (1..300).into(),
+                generation: Generation(5),
+            },
+            "018201838404ac020101ac0205",
+        ),
+        (ReplicaRequest::Patch { home: HOME, unit: UNIT }, "028201838404ac02"),
+        (
+            ReplicaRequest::SetNumber { home: HOME, unit: UNIT, offset: 8, value: 300 },
+            "038201838404ac0208ac02",
+        ),
+        (ReplicaRequest::Clean { inode: INODE, units, generation: Generation(5) }, "0483840401ac0201010205"),
+        (ReplicaRequest::Truncate { homes: homes.clone(), inode: INODE, size: 300 }, "0501018201838404ac02"),
+        (
+            ReplicaRequest::Space {
+                homes: HomeSet::All,
+                inode: INODE,
+                change: SpaceChange::Punch,
+                start: 1,
+                end: 300,
+                layout: WIDE,
+            },
+            "06008384040101ac020102",
+        ),
+        (ReplicaRequest::Sync, "07"),
+    ]);
+}
+
+#[test]
+fn replies_of_a_backup() {
+    check(&[(ReplicaReply::Done, "00"), (ReplicaReply::Appended { differing: vec![HOME] }, "01018201")]);
+}
+
+#[test]
+fn the_largest_message_with_records_fits() {
+    let bytes = vec![7; RECORD_BYTES_MAX / RECORD_PARTS_MAX];
+    let part = RecordPart { home: HomeId(u16::MAX), number: u64::MAX, offset: 9, ends: true, bytes };
+    encode(&ReplicaRequest::Records(vec![part; RECORD_PARTS_MAX])).expect("it fits");
+}

@@ -1,0 +1,150 @@
+//! The backup's side: makes the changes of primaries on this node's copies.
+
+use super::ReplicaParts;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::wire::replica::{CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
+use tameike_core::{Errno, Fault, HomeId, HomeSet, NodeId, Result, UnitId};
+use tameike_io::Payload;
+use tameike_store::extent::Pieces;
+use tameike_store::table::Table;
+use tameike_store::{ExtentStore, Ledger, RecordKind};
+
+/// Largest record, in bytes, that arrives in parts.
+const RECORD_SIZE_MAX: usize = 16 << 20;
+
+/// Serves [`ReplicaRequest`]s.
+pub struct BackupService {
+    parts: ReplicaParts,
+    ledger: Arc<Ledger>,
+    extents: Arc<ExtentStore>,
+    /// By home, the number of a record of which some parts have arrived, and these.
+    partial: Mutex<BTreeMap<HomeId, (u64, Vec<u8>)>>,
+}
+
+impl BackupService {
+    /// The copies in one store.
+    pub fn new(parts: ReplicaParts, ledger: Arc<Ledger>, extents: Arc<ExtentStore>) -> Self {
+        Self { parts, ledger, extents, partial: Mutex::default() }
+    }
+
+    /// Serves one request of a primary with the same home map.
+    ///
+    /// # Errors
+    /// `EPROTO` if this node is no backup of the sender's home; `EINVAL` for a malformed request; those of the store.
+    pub async fn serve(
+        &self,
+        from: NodeId,
+        request: ReplicaRequest,
+        payload: Option<Payload>,
+    ) -> Result<ReplicaReply> {
+        let extents = &self.extents;
+        let required =
+            || payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a change of bytes has no payload"));
+        match request {
+            ReplicaRequest::Records(parts) => return self.append(from, parts).await,
+            ReplicaRequest::Write { home, unit, ranges, generation } => {
+                self.check(from, home)?;
+                let pieces = Pieces::new(ranges, required()?)?;
+                extents.write(home, unit, pieces, unit.inode.is_cached(), generation).await?;
+            }
+            ReplicaRequest::Patch { home, unit } => {
+                self.check(from, home)?;
+                extents.patch(home, unit, required()?).await?;
+            }
+            ReplicaRequest::SetNumber { home, unit, offset, value } => {
+                self.check(from, home)?;
+                extents.set_number(home, unit, offset, value).await?;
+            }
+            ReplicaRequest::Clean { inode, units, generation } => {
+                if units.len() > CLEAN_UNITS_MAX {
+                    let problem = format!("{} units are too many for one request", units.len());
+                    return Err(Fault::new(Errno::EINVAL, problem));
+                }
+                for (index, dirty) in units {
+                    extents.clean_all_but(UnitId { inode, index }, dirty, generation).await?;
+                }
+            }
+            ReplicaRequest::Truncate { homes, inode, size } => {
+                self.check_all(from, &homes)?;
+                extents.truncate(&homes, inode, size).await?;
+            }
+            ReplicaRequest::Space { homes, inode, change, start, end, layout } => {
+                self.check_all(from, &homes)?;
+                let own = self.parts.cluster.units_of_homes(layout, inode, |home| homes.contains(home));
+                extents.change_space(&homes, inode, change, start..end, own).await?;
+            }
+            ReplicaRequest::Sync => self.ledger.sync_own(true).await?,
+        }
+        Ok(ReplicaReply::Done)
+    }
+
+    /// Checks that this node is a backup of a home that the sender serves.
+    fn check(&self, from: NodeId, home: HomeId) -> Result<()> {
+        let map = self.parts.cluster.map();
+        let is_home = u64::from(home.0) < map.count();
+        if is_home && map.primary(home) == from && map.backups(home).contains(&self.parts.node) {
+            return Ok(());
+        }
+        let problem = format!("{} is no backup of {home}, or {from} does not serve it", self.parts.node);
+        Err(Fault::new(Errno::EPROTO, problem))
+    }
+
+    fn check_all(&self, from: NodeId, homes: &HomeSet) -> Result<()> {
+        match homes {
+            HomeSet::All => Err(Fault::new(Errno::EPROTO, format!("{from} named no homes for its backup"))),
+            HomeSet::Of(homes) => homes.iter().try_for_each(|&home| self.check(from, home)),
+        }
+    }
+
+    async fn append(&self, from: NodeId, parts: Vec<RecordPart>) -> Result<ReplicaReply> {
+        parts.iter().try_for_each(|part| self.check(from, part.home))?;
+        let mut differing = Vec::new();
+        for part in parts {
+            let home = part.home;
+            if !differing.contains(&home) && !self.append_part(part).await? {
+                log::error!("this copy of {home} does not continue with the record that {from} sent");
+                differing.push(home);
+            }
+        }
+        Ok(ReplicaReply::Appended { differing })
+    }
+
+    /// Appends a record when all of it has arrived. Returns false if it does not follow the last one.
+    async fn append_part(
+        &self,
+        RecordPart { home, number, offset, ends, bytes }: RecordPart,
+    ) -> Result<bool> {
+        let record = if offset == 0 && ends {
+            bytes
+        } else {
+            let mut partial = self.partial.lock();
+            let (of, mut begun) =
+                partial.remove(&home).filter(|_| offset > 0).unwrap_or((number, Vec::new()));
+            if of != number || begun.len() != offset as usize || begun.len() + bytes.len() > RECORD_SIZE_MAX {
+                return Ok(false);
+            }
+            begun.extend(bytes);
+            if !ends {
+                partial.insert(home, (number, begun));
+                return Ok(true);
+            }
+            begun
+        };
+        self.ledger.wait_for_space().await?;
+        append_record(&self.ledger, &record)
+    }
+}
+
+/// Appends a record to this node's copy of its home.
+fn append_record(ledger: &Ledger, record: &[u8]) -> Result<bool> {
+    let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
+        RecordKind::Names => tameike_store::meta::replay(table, body),
+        RecordKind::Cache => crate::cache::replay(body, table),
+        RecordKind::Extents | RecordKind::OfHome => {
+            Err(Fault::new(Errno::EBADMSG, "a record of a home is neither one of names nor of cached files"))
+        }
+    };
+    ledger.append_of_home(record, replay)
+}

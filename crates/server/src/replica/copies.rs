@@ -1,0 +1,345 @@
+//! Copies of units: each change of units at homes with backups is made on all replicas.
+//!
+//! A change is made here first, then on the backups. If a backup has no space for it, or fails to store it, its error is that of the
+//! change. While a unit changes on the backups, its lock here keeps other changes of it from being sent, so that the replicas end with the
+//! same bytes: a change either holds the lock from before it is made here, or sends the bytes that the store has then.
+//!
+//! A write from another node holds one of this node's request frames. It keeps the frame while it waits for locks and backups only if enough
+//! others are free. Else it gives the frame back when the bytes are stored here, and later sends what the store has. So requests of other
+//! primaries always get a frame, and two nodes never wait for each other's frames.
+
+use super::{Replicas, may_be_repeated};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
+use tameike_core::patch::{PAGE_SIZE, patches};
+use tameike_core::ranges::RangeSet;
+use tameike_core::wire::Request;
+use tameike_core::wire::replica::{CLEAN_UNITS_MAX, ReplicaRequest};
+use tameike_core::wire::unit::{SpaceChange, UnitRequest};
+use tameike_core::{
+    Cluster, Errno, Generation, HomeId, HomeMap, HomeSet, InodeId, Layout, NodeId, Result, UnitId,
+};
+use tameike_fabric::join_calls;
+use tameike_io::{Payload, Pool};
+use tameike_store::ExtentStore;
+use tameike_store::extent::{DirtyUnit, Pieces};
+use tameike_store::locks::{Held, Locks, Shared};
+
+/// One part in this many of the request frames must be free for a change to keep its own.
+const FREE_PART: u32 = 4;
+
+/// The parts that changes of units need.
+pub struct CopiesParts {
+    /// All nodes.
+    pub cluster: Arc<Cluster>,
+    /// This node.
+    pub node: NodeId,
+    /// The primary's side; `None` if the homes of the job have no replicas.
+    pub replicas: Option<Arc<Replicas>>,
+    /// The store of this node.
+    pub extents: Arc<ExtentStore>,
+    /// Frames for payloads of incoming requests.
+    pub request_pools: [Pool; 2],
+    /// Frames for bytes that are sent from the store.
+    pub read_pool: Pool,
+}
+
+/// Makes changes of units on all replicas.
+pub struct Copies {
+    parts: CopiesParts,
+    /// Exclusive while all units of a file change, shared while single ones do.
+    files: Locks<InodeId>,
+    /// Exclusive while a unit changes.
+    units: Locks<UnitId>,
+}
+
+impl Copies {
+    /// The changes of one store.
+    pub fn new(parts: CopiesParts) -> Self {
+        let (files, units) = Default::default();
+        Self { parts, files, units }
+    }
+
+    /// The homes that this node serves.
+    pub(crate) fn served(&self) -> HomeSet {
+        HomeSet::served(&self.parts.cluster.map(), self.parts.node)
+    }
+
+    /// Whether a change may keep its frame while it waits: then not all frames can be held by such changes, since the last one that got
+    /// a frame gives it back.
+    fn may_keep_frame(&self) -> bool {
+        self.parts.request_pools.iter().all(|pool| pool.has_free((pool.share() / FREE_PART).max(1)))
+    }
+
+    async fn lock(&self, unit: UnitId) -> (Shared<InodeId>, Held<UnitId>) {
+        (self.files.share(unit.inode).await, self.units.hold(unit).await)
+    }
+
+    /// Writes bytes of a unit. `store` writes them to this node's store, and does not keep them.
+    pub(crate) async fn write<F: Future<Output = Result<()>> + Send>(
+        &self,
+        home: HomeId,
+        unit: UnitId,
+        pieces: Pieces,
+        generation: Generation,
+        store: impl FnOnce(Pieces) -> F,
+    ) -> Result<()> {
+        let Some(replicas) = &self.parts.replicas else { return store(pieces).await };
+        let ranges = pieces.ranges().clone();
+        if !self.may_keep_frame() {
+            store(pieces).await?;
+            return self.send_stored(replicas, (home, unit), &ranges, generation).await;
+        }
+        let _locks = self.lock(unit).await;
+        store(pieces.clone()).await?;
+        let request = ReplicaRequest::Write { home, unit, ranges, generation };
+        replicas.repeat(home, &request, Some(pieces.into_payload())).await
+    }
+
+    /// Applies a patch; as [`ExtentStore::patch`].
+    pub(crate) async fn patch(&self, home: HomeId, unit: UnitId, patch: Payload) -> Result<()> {
+        let extents = &self.parts.extents;
+        let Some(replicas) = &self.parts.replicas else { return extents.patch(home, unit, patch).await };
+        if !self.may_keep_frame() {
+            let pages = pages_of(unit, &patch);
+            extents.patch(home, unit, patch).await?;
+            return self.send_stored(replicas, (home, unit), &pages, Generation(0)).await;
+        }
+        let _locks = self.lock(unit).await;
+        extents.patch(home, unit, patch.clone()).await?;
+        replicas.repeat(home, &ReplicaRequest::Patch { home, unit }, Some(patch)).await
+    }
+
+    /// Sends to the backups what the store has of changed bytes. Bytes that were dropped meanwhile need not be sent.
+    async fn send_stored(
+        &self,
+        replicas: &Replicas,
+        (home, unit): (HomeId, UnitId),
+        changed: &RangeSet,
+        generation: Generation,
+    ) -> Result<()> {
+        let _locks = self.lock(unit).await;
+        for range in changed.iter() {
+            let frame = self.parts.read_pool.take().await;
+            let (frame, held) = self.parts.extents.read(unit, range.clone(), frame, generation).await;
+            let (frame, held) = (Arc::new(frame), held?);
+            let mut stored = RangeSet::from(range.clone());
+            if unit.inode.is_cached() {
+                // The shared file system has bytes that are clean by now.
+                self.parts.extents.dirty_of(unit)?.gaps(range).into_iter().for_each(|gap| stored.remove(gap));
+            } else if held.sums.is_none() {
+                held.ranges.gaps(range).into_iter().for_each(|gap| stored.remove(gap));
+            }
+            for range in stored.iter() {
+                let bytes = Payload::new(frame.clone(), range.clone());
+                let request = ReplicaRequest::Write { home, unit, ranges: range.into(), generation };
+                replicas.repeat(home, &request, Some(bytes)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to a number; as [`ExtentStore::fetch_add`].
+    pub(crate) async fn fetch_add(
+        &self,
+        home: HomeId,
+        unit: UnitId,
+        offset: u32,
+        addend: u64,
+    ) -> Result<u64> {
+        let extents = &self.parts.extents;
+        let Some(replicas) = &self.parts.replicas else {
+            return extents.fetch_add(home, unit, offset, addend).await;
+        };
+        let _locks = self.lock(unit).await;
+        let previous = extents.fetch_add(home, unit, offset, addend).await?;
+        let value = previous.wrapping_add(addend);
+        replicas.repeat(home, &ReplicaRequest::SetNumber { home, unit, offset, value }, None).await?;
+        Ok(previous)
+    }
+
+    /// Frees space on the backups that refused a change.
+    pub(crate) async fn free_space(&self, attempt: u32) -> Result<()> {
+        match &self.parts.replicas {
+            Some(replicas) => replicas.free_space(attempt).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Locks all units of a file, if they have replicas.
+    async fn lock_file(&self, inode: InodeId) -> Option<(&Replicas, Held<InodeId>)> {
+        let replicas = self.parts.replicas.as_deref()?;
+        Some((replicas, self.files.hold(inode).await))
+    }
+
+    /// Truncates the units at homes that this node serves; as [`ExtentStore::truncate`].
+    pub(crate) async fn truncate(&self, inode: InodeId, size: u64) -> Result<()> {
+        let locked = self.lock_file(inode).await;
+        self.parts.extents.truncate(&self.served(), inode, size).await?;
+        let Some((replicas, _lock)) = locked else { return Ok(()) };
+        replicas.repeat_at_all(|homes| ReplicaRequest::Truncate { homes, inode, size }).await
+    }
+
+    /// Changes the space of units at homes that this node serves; as [`ExtentStore::change_space`].
+    pub(crate) async fn change_space(
+        &self,
+        inode: InodeId,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        layout: Layout,
+    ) -> Result<()> {
+        let locked = self.lock_file(inode).await;
+        let CopiesParts { cluster, node, extents, .. } = &self.parts;
+        let map = cluster.map();
+        let own = cluster.units_of_homes(layout, inode, |home| map.primary(home) == *node);
+        extents.change_space(&self.served(), inode, change, bytes.clone(), own).await?;
+        let Some((replicas, _lock)) = locked else { return Ok(()) };
+        let (start, end) = (bytes.start, bytes.end);
+        let request = |homes| ReplicaRequest::Space { homes, inode, change, start, end, layout };
+        replicas.repeat_at_all(request).await
+    }
+
+    /// Marks flushed units of a file clean; as [`ExtentStore::mark_clean`].
+    pub(crate) async fn mark_clean(
+        &self,
+        inode: InodeId,
+        flushed: &[DirtyUnit],
+        generation: Generation,
+    ) -> Result<()> {
+        let locked = self.lock_file(inode).await;
+        let mut left = Vec::with_capacity(flushed.len());
+        for unit in flushed {
+            let dirty = self.parts.extents.mark_clean(unit, generation).await?;
+            left.push((unit.home, (unit.unit.index, dirty)));
+        }
+        let Some((replicas, _lock)) = locked else { return Ok(()) };
+        for left in left.chunks(CLEAN_UNITS_MAX) {
+            replicas.repeat_clean(inode, left, generation).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the pages of a unit that a valid patch changes.
+fn pages_of(unit: UnitId, patch: &[u8]) -> RangeSet {
+    let page = |page: u32| {
+        let start = (u64::from(page) * PAGE_SIZE as u64).saturating_sub(unit.start());
+        let start = start.min((UNIT_SIZE - PAGE_SIZE) as u64) as u32;
+        start..start + PAGE_SIZE as u32
+    };
+    patches(patch).flatten().map(|record| page(record.page())).collect()
+}
+
+impl Replicas {
+    /// Has backups that refused a change for lack of space flush files, as this node does for its own space.
+    async fn free_space(&self, attempt: u32) -> Result<()> {
+        let full = std::mem::take(&mut *self.full.lock());
+        let calls = full.into_iter().map(|backup| async move {
+            let request = Request::Unit(UnitRequest::WaitForSpace { attempt });
+            match self.rpc()?.call(backup.into(), request, None, None).await {
+                // Without the backup, its space does not matter.
+                Err(fault) if !may_be_repeated(&fault) => {
+                    Err(fault.context(format_args!("replica on {backup}")))
+                }
+                _ => Ok(()),
+            }
+        });
+        join_calls(calls).await.map(drop)
+    }
+
+    /// Repeats a change of a unit on the backups of its home.
+    ///
+    /// # Errors
+    /// `EREMCHG` if this node does not serve the home any more; the error of a backup that could not make the change.
+    async fn repeat(&self, home: HomeId, request: &ReplicaRequest, payload: Option<Payload>) -> Result<()> {
+        self.under_one_map(
+            || {
+                let (map, backups) = self.backups(home)?;
+                Ok((map, backups.into_iter().map(|backup| (backup, request.clone())).collect()))
+            },
+            payload,
+        )
+        .await
+    }
+
+    /// Repeats a change of units at all homes that this node serves.
+    async fn repeat_at_all(&self, request: impl Fn(HomeSet) -> ReplicaRequest) -> Result<()> {
+        self.under_one_map(
+            || {
+                let (map, backups) = self.all_backups();
+                let requests =
+                    backups.into_iter().map(|(backup, homes)| (backup, request(HomeSet::Of(homes))));
+                Ok((map, requests.collect()))
+            },
+            None,
+        )
+        .await
+    }
+
+    /// Repeats that units became clean: `left` has the homes of units, with their indexes and the bytes that stayed dirty.
+    async fn repeat_clean(
+        &self,
+        inode: InodeId,
+        left: &[(HomeId, (u64, RangeSet))],
+        generation: Generation,
+    ) -> Result<()> {
+        self.under_one_map(
+            || {
+                let mut of_backup = BTreeMap::<NodeId, Vec<_>>::new();
+                let mut map = self.parts.cluster.map();
+                for (home, unit) in left {
+                    let (now, backups) = self.backups(*home)?;
+                    map = now;
+                    for backup in backups {
+                        of_backup.entry(backup).or_default().push(unit.clone());
+                    }
+                }
+                let clean = |units| ReplicaRequest::Clean { inode, units, generation };
+                Ok((map, of_backup.into_iter().map(|(backup, units)| (backup, clean(units))).collect()))
+            },
+            None,
+        )
+        .await
+    }
+
+    /// Sends requests to backups, and again after each change of the home map and while a backup does not answer. `choose` returns the
+    /// backups under the current map.
+    async fn under_one_map(
+        &self,
+        choose: impl Fn() -> Result<(Arc<HomeMap>, Vec<(NodeId, ReplicaRequest)>)>,
+        payload: Option<Payload>,
+    ) -> Result<()> {
+        // Backups that have made the change.
+        let mut done = BTreeSet::new();
+        loop {
+            let (map, mut requests) = choose()?;
+            requests.retain(|(backup, _)| !done.contains(backup));
+            let calls = requests.into_iter().map(|(backup, request)| {
+                let (map, payload) = (&map, payload.clone());
+                async move {
+                    match self.ask(map, backup, request, payload).await {
+                        Ok(_) => Ok(Some(backup)),
+                        Err(fault) if may_be_repeated(&fault) => {
+                            self.wait_for_backup(map, backup, &fault).await;
+                            Ok(None)
+                        }
+                        Err(fault) => {
+                            if fault.errno == Errno::ENOSPC {
+                                self.full.lock().insert(backup);
+                            }
+                            Err(fault.context(format_args!("replica on {backup}")))
+                        }
+                    }
+                }
+            });
+            let ended = join_calls(calls).await?;
+            let is_complete = ended.iter().all(Option::is_some);
+            done.extend(ended.into_iter().flatten());
+            if is_complete && self.parts.cluster.epoch() == map.epoch {
+                return Ok(());
+            }
+        }
+    }
+}

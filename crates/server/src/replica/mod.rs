@@ -1,0 +1,145 @@
+//! Replicas of homes: the primary of a home repeats its changes on the backups; a backup applies them to its own store.
+//!
+//! - Log records of names and of cached files go to the backups in the order of their numbers ([`stream`]). A reply about a home leaves
+//!   its primary only when the backups have all records of the home up to then.
+//! - Bytes of units go there with each change, which ends when all replicas have made it ([`copies`]).
+//! - A backup makes a change only for a primary that has the same home map ([`backup`]).
+//!
+//! If a backup cannot be reached, changes wait until a home map without it arrives.
+
+mod backup;
+mod copies;
+mod stream;
+
+pub use backup::BackupService;
+pub use copies::{Copies, CopiesParts};
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use stream::Streams;
+use tameike_core::wire::replica::{ReplicaReply, ReplicaRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Cluster, Errno, Fault, HomeId, HomeMap, NodeId, Result};
+use tameike_fabric::{Destination, Rpc};
+use tameike_io::{Payload, Runtime};
+use tameike_store::Ledger;
+
+/// Pause before a request to a backup that failed is repeated.
+const RETRY_TIME: Duration = Duration::from_millis(100);
+
+/// The parts that both sides need.
+pub struct ReplicaParts {
+    /// Clock and tasks.
+    pub runtime: Runtime,
+    /// All nodes.
+    pub cluster: Arc<Cluster>,
+    /// Calls to other agents. Weak, since the agent owns both.
+    pub rpc: Weak<dyn Rpc>,
+    /// This node.
+    pub node: NodeId,
+}
+
+/// The primary's side: what this node has to repeat on the backups of the homes that it serves.
+pub struct Replicas {
+    me: Weak<Self>,
+    parts: ReplicaParts,
+    streams: Mutex<Streams>,
+    /// Notified when a backup has confirmed records, and when the home map has changed.
+    progress: event_listener::Event,
+    /// Backups that refused a change for lack of space.
+    full: Mutex<BTreeSet<NodeId>>,
+}
+
+impl Replicas {
+    /// The primary's side on a ledger that has replayed its log; observes its records from now on.
+    ///
+    /// # Errors
+    /// Those of the ledger.
+    pub fn new(parts: ReplicaParts, ledger: &Ledger) -> Result<Arc<Self>> {
+        let (cluster, map) = (parts.cluster.clone(), parts.cluster.map());
+        let streams = ledger.read(|table| Streams::new(map.served_by(parts.node), table))?;
+        let replicas = Arc::new_cyclic(|me: &Weak<Self>| {
+            let progress = event_listener::Event::new();
+            Self { me: me.clone(), parts, streams: Mutex::new(streams), progress, full: Mutex::default() }
+        });
+        let weak = Arc::downgrade(&replicas);
+        cluster.watch(move || {
+            if let Some(replicas) = weak.upgrade() {
+                replicas.map_changed();
+            }
+        });
+        ledger.set_home_log(replicas.clone());
+        replicas.start_senders();
+        Ok(replicas)
+    }
+
+    /// The backups of a home, with the map that names them.
+    ///
+    /// # Errors
+    /// `EREMCHG` if this node does not serve the home.
+    fn backups(&self, home: HomeId) -> Result<(Arc<HomeMap>, Vec<NodeId>)> {
+        let map = self.parts.cluster.map();
+        if map.primary(home) != self.parts.node {
+            return Err(moved(home));
+        }
+        let backups = map.backups(home).to_vec();
+        Ok((map, backups))
+    }
+
+    /// The backups of all homes that this node serves, each with these homes.
+    fn all_backups(&self) -> (Arc<HomeMap>, BTreeMap<NodeId, BTreeSet<HomeId>>) {
+        let (map, mut all) = (self.parts.cluster.map(), BTreeMap::<_, BTreeSet<_>>::new());
+        for home in map.served_by(self.parts.node) {
+            map.backups(home).iter().for_each(|&backup| _ = all.entry(backup).or_default().insert(home));
+        }
+        (map, all)
+    }
+
+    /// Sends a request to a backup, under the map that names it.
+    ///
+    /// # Errors
+    /// `EREMCHG` if there is another map now; those of the fabric, and of the backup.
+    async fn ask(
+        &self,
+        map: &HomeMap,
+        backup: NodeId,
+        request: ReplicaRequest,
+        payload: Option<Payload>,
+    ) -> Result<ReplicaReply> {
+        let to = Destination::Primary(backup, map.epoch);
+        match self.rpc()?.call(to, Request::Replica(request), payload, None).await?.reply {
+            Reply::Replica(reply) => Ok(reply),
+            other => {
+                let problem = format!("{backup} answered a request to a backup with {other:?}");
+                Err(Fault::new(Errno::EPROTO, problem))
+            }
+        }
+    }
+
+    fn rpc(&self) -> Result<Arc<dyn Rpc>> {
+        self.parts.rpc.upgrade().ok_or_else(|| Fault::io("this agent is shutting down"))
+    }
+
+    /// Waits before a request that a backup did not serve is repeated: for another home map, but not for long.
+    async fn wait_for_backup(&self, map: &HomeMap, backup: NodeId, fault: &Fault) {
+        if self.parts.cluster.epoch() == map.epoch {
+            log::debug!("{backup} does not confirm a change: {fault}");
+            let changed = self.progress.listen();
+            self.parts.runtime.timeout(RETRY_TIME, changed).await;
+        }
+    }
+}
+
+/// Whether a request that failed may succeed at the same backup later, or at the backups of another map.
+fn may_be_repeated(fault: &Fault) -> bool {
+    matches!(
+        fault.errno,
+        Errno::EREMCHG | Errno::EHOSTDOWN | Errno::EAGAIN | Errno::ECONNRESET | Errno::ETIMEDOUT
+    )
+}
+
+fn moved(home: HomeId) -> Fault {
+    Fault::new(Errno::EREMCHG, format!("another node serves {home}"))
+}

@@ -1,0 +1,310 @@
+//! The log records of homes on their way to the backups.
+//!
+//! Each home has a stream of numbered records. They stay in memory until all backups of the home have confirmed them. One task for each
+//! backup node sends what it lacks, of all homes together, one message at a time: records that arrive meanwhile share the next message.
+
+use super::{Replicas, may_be_repeated, moved};
+use event_listener::Event;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, try_join_all};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use tameike_core::wire::replica::{
+    RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest,
+};
+use tameike_core::{Errno, Fault, HomeId, HomeMap, NodeId, Result};
+use tameike_store::ledger::{HomeLog, last_record};
+use tameike_store::table::ReadTable;
+
+/// The streams of the homes that this node serves.
+pub(super) struct Streams {
+    homes: BTreeMap<HomeId, Stream>,
+    /// The backups, each with a task that sends to it, which waits for this event.
+    senders: BTreeMap<NodeId, Arc<Event>>,
+}
+
+struct Stream {
+    /// Number of the last record.
+    last: u64,
+    /// The records that a backup may lack, ascending up to the last one.
+    records: VecDeque<Arc<[u8]>>,
+    /// Numbers of the last records that backups have confirmed. A backup without a number has all that are not in `records`.
+    confirmed: BTreeMap<NodeId, u64>,
+}
+
+impl Stream {
+    /// Number of the last record that is not in `records`.
+    fn base(&self) -> u64 {
+        self.last - self.records.len() as u64
+    }
+
+    fn confirmed(&self, backup: NodeId) -> u64 {
+        self.confirmed.get(&backup).copied().unwrap_or_else(|| self.base())
+    }
+
+    /// The record with a number, if a backup may lack it.
+    fn record(&self, number: u64) -> Option<&Arc<[u8]>> {
+        let place = number.checked_sub(self.base() + 1)?;
+        self.records.get(place as usize)
+    }
+
+    /// Drops the records that all backups have.
+    fn trim(&mut self, backups: &[NodeId]) {
+        self.confirmed.retain(|backup, _| backups.contains(backup));
+        let have = backups.iter().map(|&backup| self.confirmed(backup)).min().unwrap_or(self.last);
+        let drop = have.saturating_sub(self.base());
+        self.records.drain(..drop as usize);
+    }
+}
+
+/// Records that one message carries to a backup.
+#[derive(Default)]
+struct Batch {
+    parts: Vec<RecordPart>,
+    /// The last whole record of each home.
+    last: BTreeMap<HomeId, u64>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Adds the records of a home that follow `number`, as far as they fit. A record that is too large for a message fills some alone;
+    /// `sent` is how much of it was sent before. Returns false if the message is full.
+    fn add(&mut self, home: HomeId, stream: &Stream, mut number: u64, sent: usize) -> bool {
+        while let Some(record) = stream.record(number + 1) {
+            let left = &record[sent.min(record.len())..];
+            let is_large = record.len() > RECORD_BYTES_MAX;
+            let fits = self.bytes + left.len() <= RECORD_BYTES_MAX && self.parts.len() < RECORD_PARTS_MAX;
+            if if is_large { !self.parts.is_empty() } else { !fits } {
+                return false;
+            }
+            number += 1;
+            let bytes = left[..left.len().min(RECORD_BYTES_MAX)].to_vec();
+            let ends = bytes.len() == left.len();
+            self.bytes += bytes.len();
+            self.parts.push(RecordPart { home, number, offset: sent as u32, ends, bytes });
+            if ends {
+                self.last.insert(home, number);
+            }
+            if is_large {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Streams {
+    pub(super) fn new(homes: impl Iterator<Item = HomeId>, table: &dyn ReadTable) -> Result<Self> {
+        let stream = |home| {
+            let last = last_record(table, home)?;
+            Ok((home, Stream { last, records: VecDeque::new(), confirmed: BTreeMap::new() }))
+        };
+        Ok(Self { homes: homes.map(stream).collect::<Result<_>>()?, senders: BTreeMap::new() })
+    }
+
+    /// What a backup lacks. `sent` is how much of a large record it has got, with its home.
+    fn batch(&self, map: &HomeMap, backup: NodeId, sent: Option<(HomeId, usize)>) -> Batch {
+        let mut batch = Batch::default();
+        let begun = sent.and_then(|(home, _)| self.homes.get_key_value(&home));
+        for (&home, stream) in begun.into_iter().chain(&self.homes) {
+            let sent =
+                sent.filter(|(of, _)| *of == home && batch.parts.is_empty()).map_or(0, |(_, sent)| sent);
+            let is_copied = !stream.records.is_empty() && map.backups(home).contains(&backup);
+            if is_copied && !batch.add(home, stream, stream.confirmed(backup), sent) {
+                break;
+            }
+        }
+        batch
+    }
+
+    fn confirm(&mut self, map: &HomeMap, backup: NodeId, last: &BTreeMap<HomeId, u64>) {
+        for (home, &number) in last {
+            if let Some(stream) = self.homes.get_mut(home) {
+                let confirmed = stream.confirmed(backup).max(number);
+                stream.confirmed.insert(backup, confirmed);
+                stream.trim(map.backups(*home));
+            }
+        }
+    }
+}
+
+impl HomeLog for Replicas {
+    fn last(&self, home: HomeId) -> Result<u64> {
+        let map = self.parts.cluster.map();
+        let streams = self.streams.lock();
+        let stream = streams.homes.get(&home).filter(|_| map.primary(home) == self.parts.node);
+        stream.map(|stream| stream.last).ok_or_else(|| moved(home))
+    }
+
+    fn append(&self, home: HomeId, number: u64, record: &[u8]) {
+        let map = self.parts.cluster.map();
+        let mut streams = self.streams.lock();
+        let Some(stream) = streams.homes.get_mut(&home) else { return };
+        stream.last = number;
+        stream.records.push_back(record.into());
+        stream.trim(map.backups(home));
+        let senders = map.backups(home).iter().filter_map(|backup| streams.senders.get(backup));
+        senders.for_each(|sender| _ = sender.notify(usize::MAX));
+    }
+
+    fn confirmed(&self) -> BoxFuture<'static, Result<()>> {
+        let replicas = self.strong();
+        async move { replicas.confirmed_of(None).await }.boxed()
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<()>> {
+        let replicas = self.strong();
+        async move {
+            replicas.confirmed_of(None).await?;
+            let (_, backups) = replicas.all_backups();
+            try_join_all(backups.into_keys().map(|backup| replicas.sync_backup(backup))).await.map(drop)
+        }
+        .boxed()
+    }
+}
+
+impl Replicas {
+    fn strong(&self) -> Arc<Self> {
+        self.me.upgrade().expect("the caller borrows it in an Arc")
+    }
+
+    /// Starts the tasks that send to the backups of this node's homes, unless they run, and wakes the others.
+    pub(super) fn start_senders(&self) {
+        let (_, backups) = self.all_backups();
+        let mut started = Vec::new();
+        {
+            let mut streams = self.streams.lock();
+            streams.senders.retain(|backup, sender| {
+                sender.notify(usize::MAX);
+                backups.contains_key(backup)
+            });
+            for backup in backups.into_keys() {
+                if let Entry::Vacant(place) = streams.senders.entry(backup) {
+                    started.push((backup, place.insert(Arc::default()).clone()));
+                }
+            }
+        }
+        // A task may begin to run at once, and takes the lock.
+        for (backup, event) in started {
+            self.parts.runtime.spawn(send(self.me.clone(), backup, event));
+        }
+    }
+
+    /// Sends what a backup lacks in one message. `sent` is how much of a large record it has got before; returns how much it has then.
+    async fn send_batch(&self, backup: NodeId, sent: Option<(HomeId, usize)>) -> Sent {
+        let map = self.parts.cluster.map();
+        let Batch { parts, last, .. } = {
+            let streams = self.streams.lock();
+            if !streams.senders.contains_key(&backup) {
+                return Sent::Gone;
+            }
+            streams.batch(&map, backup, sent)
+        };
+        let Some(end) = parts.last() else { return Sent::Everything };
+        let begun = (!end.ends).then(|| (end.home, end.offset as usize + end.bytes.len()));
+        let fault = match self.ask(&map, backup, ReplicaRequest::Records(parts), None).await {
+            Ok(ReplicaReply::Appended { differing }) => {
+                let last = last.into_iter().filter(|(home, _)| !differing.contains(home)).collect();
+                self.streams.lock().confirm(&self.parts.cluster.map(), backup, &last);
+                self.progress.notify(usize::MAX);
+                match differing.first() {
+                    None => return Sent::Up(begun),
+                    Some(home) => Fault::io(format!("its copy of {home} differs")),
+                }
+            }
+            Ok(other) => Fault::new(Errno::EPROTO, format!("it answered records with {other:?}")),
+            Err(fault) => fault,
+        };
+        if !may_be_repeated(&fault) {
+            log::error!("{backup} cannot append records of the homes of {}: {fault}", self.parts.node);
+        }
+        self.wait_for_backup(&map, backup, &fault).await;
+        Sent::Up(None)
+    }
+
+    /// Waits until the backups have the records of a home, or of all homes that this node serves, up to now.
+    ///
+    /// # Errors
+    /// `EREMCHG` if another node serves a home that has such records.
+    pub async fn confirmed_of(&self, home: Option<HomeId>) -> Result<()> {
+        let mut wanted: Vec<_> = {
+            let streams = self.streams.lock();
+            let all = streams.homes.iter().filter(|(of, _)| home.is_none_or(|home| home == **of));
+            all.filter(|(_, stream)| !stream.records.is_empty())
+                .map(|(&of, stream)| (of, stream.last))
+                .collect()
+        };
+        loop {
+            let changed = self.progress.listen();
+            let map = self.parts.cluster.map();
+            if let Some((home, _)) = wanted.iter().find(|(home, _)| map.primary(*home) != self.parts.node) {
+                return Err(moved(*home));
+            }
+            {
+                let streams = self.streams.lock();
+                wanted.retain(|(home, number)| {
+                    streams.homes.get(home).is_some_and(|stream| stream.base() < *number)
+                });
+            }
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            changed.await;
+        }
+    }
+
+    /// Makes durable what a backup has got from this node.
+    async fn sync_backup(&self, backup: NodeId) -> Result<()> {
+        loop {
+            let map = self.parts.cluster.map();
+            if !map.served_by(self.parts.node).any(|home| map.backups(home).contains(&backup)) {
+                return Ok(());
+            }
+            match self.ask(&map, backup, ReplicaRequest::Sync, None).await {
+                Ok(_) => return Ok(()),
+                Err(fault) if may_be_repeated(&fault) => self.wait_for_backup(&map, backup, &fault).await,
+                Err(fault) => return Err(fault.context(format_args!("sync of the replicas on {backup}"))),
+            }
+        }
+    }
+
+    /// Adapts the streams to a new map: backups that are gone need no records, and new ones get those that are left.
+    pub(super) fn map_changed(&self) {
+        let map = self.parts.cluster.map();
+        for (&home, stream) in &mut self.streams.lock().homes {
+            stream.trim(map.backups(home));
+        }
+        self.start_senders();
+        self.progress.notify(usize::MAX);
+    }
+}
+
+/// Result of an attempt to send.
+enum Sent {
+    /// A part of what the backup lacks, up to so much of a large record of a home.
+    Up(Option<(HomeId, usize)>),
+    /// The backup has everything.
+    Everything,
+    /// It is no backup any more.
+    Gone,
+}
+
+/// Sends to a backup what it lacks, now and after each notification of `appended`.
+async fn send(replicas: Weak<Replicas>, backup: NodeId, appended: Arc<Event>) {
+    let mut sent = None;
+    loop {
+        let listener = appended.listen();
+        // The agent may end while this task waits.
+        let Some(own) = replicas.upgrade() else { return };
+        match own.send_batch(backup, sent).await {
+            Sent::Up(begun) => sent = begun,
+            Sent::Everything => {
+                drop(own);
+                sent = None;
+                listener.await;
+            }
+            Sent::Gone => return,
+        }
+    }
+}
