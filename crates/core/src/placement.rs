@@ -1,4 +1,4 @@
-//! Placement of names and data on homes by formula: the data path needs no lookup (BB-3, VO-1).
+//! Placement of names and data on homes by formula: the data path needs no lookup.
 
 use crate::homes::{HomeMap, MapEpoch};
 use crate::ids::{DirOffset, HomeId, InodeId, JobId, NodeId, Slot, UnitId};
@@ -69,7 +69,7 @@ pub struct NodeInfo {
     pub host: String,
     /// `address:port` of the agent's fabric end point.
     pub address: String,
-    /// Nodes of one group share the group's burst-buffer nodes (BB-2).
+    /// Nodes of one group share the group's burst-buffer nodes.
     pub group: u32,
     /// Whether the node has a device, which makes it a burst-buffer node.
     pub device: bool,

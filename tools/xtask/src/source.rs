@@ -1,4 +1,4 @@
-//! Lint: length, opening and name of each file, and markers of unfinished work.
+//! Lint: length, opening and name of each file, markers of unfinished work, and IDs of requirements that the repository does not list.
 
 use crate::Finding;
 use std::path::Path;
@@ -17,9 +17,12 @@ const UNFINISHED_WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), 
 const UNFINISHED_CALLS: [&str; 3] =
     [concat!("unimpl", "emented!"), concat!("to", "do!"), concat!("db", "g!")];
 
+/// Prefixes of the IDs in a list of requirements that is not part of the repository, so that a reader cannot look them up.
+const REQUIREMENTS: [&str; 4] = ["BB-", "CC-", "DM-", "VO-"];
+
 /// Checks a file. `path` is relative to the root of the repository.
 pub fn check(path: &Path, text: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = check_requirements(path, text);
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => {
             findings.extend(check_name(path));
@@ -73,6 +76,24 @@ fn check_finished(path: &Path, text: &str) -> Vec<Finding> {
         let call = UNFINISHED_CALLS.iter().copied().find(|call| calls(line, call));
         if let Some(mark) = word.or(call) {
             findings.push(Finding::new(path, index + 1, format!("{mark}: finish or remove it")));
+        }
+    }
+    findings
+}
+
+/// Reports IDs of requirements, such as `BB` with a hyphen and a number.
+fn check_requirements(path: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let is_id = |&word: &&str| {
+            let number = REQUIREMENTS.iter().find_map(|prefix| word.strip_prefix(prefix));
+            number.is_some_and(|number| number.starts_with(|digit: char| digit.is_ascii_digit()))
+        };
+        let mut words = line.split(|character: char| !character.is_ascii_alphanumeric() && character != '-');
+        if let Some(id) = words.find(is_id) {
+            let message =
+                format!("{id}: the repository has no list of requirements: state the reason itself");
+            findings.push(Finding::new(path, index + 1, message));
         }
     }
     findings

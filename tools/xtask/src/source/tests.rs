@@ -35,6 +35,18 @@ fn words_that_contain_a_marker_pass() {
 }
 
 #[test]
+fn ids_of_requirements_are_reported_in_code_and_documents() {
+    for prefix in REQUIREMENTS {
+        let text = format!("//! A module.\n// Bounded ({prefix}3).\n// {prefix}x, A{prefix}1\n");
+        for path in ["crates/io/src/a.rs", "docs/a.md"] {
+            let found = messages(path, &text);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].starts_with(&format!("{path}:2: {prefix}3: ")), "{found:?}");
+        }
+    }
+}
+
+#[test]
 fn a_file_without_module_documentation_is_a_finding() {
     assert_eq!(messages("crates/store/src/extent.rs", "use std::fs;\n").len(), 1);
     assert_eq!(messages("crates/store/src/extent/tests.rs", "use super::*;\n"), [""; 0]);
