@@ -36,10 +36,12 @@ fn a_line_of_the_list_without_a_replacement_is_refused() {
 }
 
 #[test]
-fn long_sentences_of_measured_documents_are_reported_with_their_first_line() {
+fn long_sentences_of_documents_are_reported_with_their_first_line() {
     let long = format!("# A heading\n\n{}It begins\n{}.\n", "Short. ".repeat(9), "word ".repeat(WORDS_MAX));
     assert_eq!(sentences("README.md", &long), [3]);
-    assert_eq!(sentences("docs/other.md", &long), Vec::<usize>::new());
+    assert_eq!(sentences("docs/other.md", &long), [3]);
+    assert_eq!(sentences("bench/runs/a/report.md", &long), Vec::<usize>::new());
+    assert_eq!(sentences("crates/a/src/lib.rs", &long), Vec::<usize>::new());
     let list: String = (0..WORDS_MAX).map(|number| format!("- item {number} of a list\n")).collect();
     assert_eq!(sentences("README.md", &list), Vec::<usize>::new());
 }
@@ -48,6 +50,7 @@ fn long_sentences_of_measured_documents_are_reported_with_their_first_line() {
 fn the_mean_of_measured_documents_is_bounded() {
     let sentence = format!("{}end.\n", "word ".repeat(WORDS_MEAN_MAX));
     assert_eq!(sentences("SEMANTICS.md", &sentence), [1]);
+    assert_eq!(sentences("docs/other.md", &sentence), Vec::<usize>::new());
     let files = file("SEMANTICS.md", &format!("{sentence}One.\n"));
     let means = means(&files);
     assert!((means[0].1 - 12.0).abs() < 0.01, "{means:?}");
