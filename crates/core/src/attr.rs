@@ -40,6 +40,8 @@ pub const S_ISUID: u16 = libc::S_ISUID as u16;
 pub const S_ISVTX: u16 = libc::S_ISVTX as u16;
 /// The set-group-ID mode bit. On a directory: new files take its group.
 pub const S_ISGID: u16 = libc::S_ISGID as u16;
+/// The mode bit that lets the group execute the file, or search the directory.
+pub const S_IXGRP: u16 = libc::S_IXGRP as u16;
 
 /// Type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -22,7 +22,6 @@ use tameike_core::{Fault, Result};
 
 pub use lock::FileLock;
 
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Divisor of a file system's free space that bounds a single allocation.
 const ALLOCATION_MAX_PART: u64 = 8;
 
@@ -77,7 +76,7 @@ impl OpenFile {
 
     fn in_memory(&self) -> Result<bool> {
         let status = rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("statfs of", error))?;
-        Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
+        Ok(status.f_type == libc::TMPFS_MAGIC)
     }
 
     fn read(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
@@ -352,7 +351,7 @@ pub fn preallocate(path: &Path, spare: u64) -> Result<()> {
 pub fn in_memory(directory: &Path) -> Result<bool> {
     let status = rustix::fs::statfs(directory)
         .map_err(|error| fault(format_args!("statfs of {}", directory.display()), error))?;
-    Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
+    Ok(status.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Makes the names in a directory durable.
