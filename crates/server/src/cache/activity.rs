@@ -63,7 +63,6 @@ impl Activity {
             Request::Cache(request) => matches!(
                 request,
                 CacheRequest::Writeback { .. }
-                    | CacheRequest::Drain { .. }
                     | CacheRequest::Progress
                     | CacheRequest::Open { holds: false, .. }
             ),
