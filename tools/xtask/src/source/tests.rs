@@ -61,10 +61,15 @@ fn meaningless_names_are_findings() {
 }
 
 #[test]
-fn a_long_file_is_reported_at_the_first_line_above_the_limit() {
-    for path in ["crates/store/src/extent.rs", "crates/store/src/extent/tests.rs"] {
-        assert_eq!(messages(path, &of_lines(LINES_MAX)), [""; 0]);
-        let found = messages(path, &of_lines(LINES_MAX + 1));
-        assert!(found[0].starts_with(&format!("{path}:701: 701 lines")), "{found:?}");
+fn long_files_get_advice_and_are_no_violations() {
+    for path in ["crates/store/src/extent.rs", "crates/store/src/extent/tests.rs", "scripts/a.sh"] {
+        assert_eq!(advise(Path::new(path), &of_lines(LINES_ADVISED)), None);
+        let text = of_lines(LINES_ADVISED + 1);
+        let advice = advise(Path::new(path), &text).expect("advice").to_string();
+        assert!(advice.starts_with(&format!("{path}:701: 701 lines")), "{advice}");
+        assert_eq!(messages(path, &text), [""; 0]);
     }
+    assert_eq!(advise(Path::new("docs/a.md"), &of_lines(LINES_ADVISED + 1)), None);
+    let generated = format!("\n{GENERATED}\n{}", of_lines(LINES_ADVISED));
+    assert_eq!(advise(Path::new("crates/fabric/src/bindings.rs"), &generated), None);
 }
