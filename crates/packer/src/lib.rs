@@ -5,7 +5,7 @@
 //! shared file system thus only has to persist what one host writes. Client and server sides share the messages
 //! (`tameike_core::wire::pack`), the [`external`] files and the definitions below, and nothing else.
 //!
-//! A packed file keeps its inode number for the life of the job, whatever its name and size. A file of the shared directory hides a packed
+//! A packed file keeps its inode number until the job ends, whatever its name and size. A file of the shared directory hides a packed
 //! file with the same path. Only regular files are packed, and only those that programs create in directories marked for packing.
 #![forbid(unsafe_code)]
 
