@@ -11,8 +11,8 @@
 
 mod client;
 mod external;
-mod misses;
-mod recent;
+mod negative_lookups;
+mod recent_lookups;
 mod server;
 #[cfg(test)]
 mod tests;

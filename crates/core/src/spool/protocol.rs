@@ -96,7 +96,7 @@ pub enum Request {
         path: Option<Vec<u8>>,
     },
     /// The reply comes when there is space for new files, or none can be freed: [`FREE_PART`](super::FREE_PART).
-    Room,
+    WaitForSpace,
 }
 
 impl Request {
