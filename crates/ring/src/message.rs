@@ -49,9 +49,9 @@ pub struct Path {
 pub struct Accepts {
     /// [`Reply::Granted`].
     pub granted: bool,
-    /// [`Reply::Placed`].
-    pub placed: bool,
-    /// The last [`Reply::Placed`] was stale: the agent must forget that location.
+    /// [`Reply::Located`].
+    pub located: bool,
+    /// The last [`Reply::Located`] was stale: the agent must forget that location.
     pub stale: bool,
 }
 
@@ -288,7 +288,7 @@ pub enum Reply {
     /// Number of bytes that can be read in a granted frame, unless it is revoked meanwhile.
     Granted(u32),
     /// Number of bytes that the program can read on a device, at the location in the window, unless they have moved.
-    Placed(u32),
+    Located(u32),
     /// Bytes were appended.
     Appended {
         /// Number of bytes.
@@ -363,11 +363,11 @@ impl Path {
 
 impl Accepts {
     fn word(self) -> u64 {
-        u64::from(self.granted) | u64::from(self.placed) << 1 | u64::from(self.stale) << 2
+        u64::from(self.granted) | u64::from(self.located) << 1 | u64::from(self.stale) << 2
     }
 
     fn decode(word: u64) -> Option<Self> {
-        (word < 8).then_some(Self { granted: word & 1 == 1, placed: word & 2 == 2, stale: word & 4 == 4 })
+        (word < 8).then_some(Self { granted: word & 1 == 1, located: word & 2 == 2, stale: word & 4 == 4 })
     }
 }
 
@@ -557,7 +557,7 @@ const OFFSET: u64 = 6;
 const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
 const GRANTED: u64 = 9;
-const PLACED: u64 = 10;
+const LOCATED: u64 = 10;
 const REGION: u64 = 11;
 
 impl Reply {
@@ -570,7 +570,7 @@ impl Reply {
             Self::Done => words[0] = DONE,
             Self::Count(count) => (words[0], words[1]) = (COUNT, u64::from(*count)),
             Self::Granted(count) => (words[0], words[1]) = (GRANTED, u64::from(*count)),
-            Self::Placed(count) => (words[0], words[1]) = (PLACED, u64::from(*count)),
+            Self::Located(count) => (words[0], words[1]) = (LOCATED, u64::from(*count)),
             Self::Appended { count, end } => {
                 (words[0], words[1], words[2]) = (APPENDED, u64::from(*count), *end);
             }
@@ -599,7 +599,7 @@ impl Reply {
             DONE => Self::Done,
             COUNT => Self::Count(window_size(words[1])?),
             GRANTED => Self::Granted(window_size(words[1])?),
-            PLACED => Self::Placed(window_size(words[1])?),
+            LOCATED => Self::Located(window_size(words[1])?),
             APPENDED => Self::Appended { count: window_size(words[1])?, end: words[2] },
             OFFSET => Self::Offset(words[1]),
             ATTRIBUTES => Self::Status(Status::decode(words)),

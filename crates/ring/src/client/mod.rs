@@ -6,12 +6,12 @@
 mod answer;
 mod call;
 mod connect;
+mod extent_location;
 pub(crate) mod granted;
 pub mod mounts;
 mod names;
 mod pace;
 pub mod path;
-mod placed;
 mod read;
 mod received;
 pub(crate) mod region;
