@@ -4,7 +4,7 @@ use crate::table::{self, Opened};
 use crate::view_path::{self, ViewPath};
 use crate::{connection, kernel, session, upgrade, views};
 use tameike_interpose::Verdict;
-use tameike_ring::client::{OpenFile, Status};
+use tameike_ring::client::{CHANGING_FLAGS, OpenFile, Status};
 
 /// Flags of `open` that only the kernel supports, or that do not name a regular file.
 const KERNEL_FLAGS: i32 = libc::O_PATH
@@ -15,8 +15,6 @@ const KERNEL_FLAGS: i32 = libc::O_PATH
     | libc::O_DSYNC
     | libc::O_ASYNC;
 
-const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
-
 /// Permissions without which a descriptor of the file could not be upgraded.
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
@@ -25,7 +23,7 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
     if flags & KERNEL_FLAGS != 0 {
         return None;
     }
-    let find = if flags & CHANGES == 0 { view_path::find } else { view_path::find_to_change };
+    let find = if flags & CHANGING_FLAGS == 0 { view_path::find } else { view_path::find_to_change };
     let target = find(directory, path)?;
     let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 & !session::umask()? };
     if flags & libc::O_CREAT != 0 && mode & OWNER_READS_AND_WRITES != OWNER_READS_AND_WRITES {
