@@ -1,13 +1,14 @@
 //! Lint: banned phrases in documents, comments, messages and commit subjects, and the length of sentences.
 //!
 //! `tools/xtask/banned.txt` lists the phrases, each with the words to write instead. The lint reads Markdown without its code,
-//! comments, and string literals of Rust code that hold a space.
+//! comments ([`comments`]), and string literals of Rust code that hold a space.
 
 use crate::Finding;
 use crate::tree::File;
 use std::path::Path;
 use std::process::Command;
 
+mod comments;
 #[cfg(test)]
 mod tests;
 
@@ -137,14 +138,11 @@ fn prose_of(path: &Path, text: &str) -> Vec<(usize, String)> {
                 .filter(|(_, prose)| !prose.is_empty())
                 .collect()
         }
-        Some("sh" | "py") => {
-            let comments = text.lines().enumerate().filter_map(|(index, line)| {
-                let (_, comment) = line.split_once("# ")?;
-                Some((index + 1, comment.to_owned()))
-            });
-            comments.collect()
-        }
-        _ => Vec::new(),
+        Some("c" | "h" | "cpp") => comments::of_c(text),
+        Some("f90") => comments::behind(text, "! "),
+        Some("py") => comments::of_python(text),
+        // Shell, TOML, YAML, Makefile.
+        _ => comments::behind(text, "# "),
     }
 }
 
@@ -172,8 +170,11 @@ fn without_spans(line: &str) -> String {
     text
 }
 
-/// Returns the comment of a line of Rust, and its string literals that hold a space.
+/// Returns the comment of a line of Rust, and its string literals that hold a space; or the comment of a script in a longer literal.
 fn rust_prose(line: &str) -> String {
+    if let Some(comment) = comments::of_script(line) {
+        return without_spans(comment);
+    }
     let (code, comment) = match line.split_once("//") {
         // `//` after a scheme is part of a URL.
         Some((code, comment)) if !code.ends_with(':') => (code, without_spans(comment)),

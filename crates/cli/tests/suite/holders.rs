@@ -149,7 +149,7 @@ fn files_that_do_not_fit_are_reported_and_holes_and_odd_names_work() {
         warm sparse; loaded
         words=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
         echo "$words" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
-        # What has no room is not read either, but for what was being read at that moment.
+        # What does not fit is not read either, except what was being read at that moment.
         test $(loaded) -le $((27 << 20))"#;
     let options = ["--memory", "64MiB", "--capacity", "cache=8M,shared=8M,node-local=8M"];
     let text = succeed(&mut site.job(2, &options, script));

@@ -1,4 +1,4 @@
-//! Appends entries of packed files to the container, journals them on the device, and takes back those that the file system refuses.
+//! Appends entries of packed files to the container, journals them on the device, and undoes those that the file system refuses.
 
 use super::entries::{identity_of, is_file, packed_stat};
 use super::journal::{Journal, JournalEntry, pieces_of};

@@ -31,6 +31,20 @@ fn banned_phrases_are_found_in_comments_and_messages_of_code() {
 }
 
 #[test]
+fn banned_phrases_are_found_in_comments_of_other_languages() {
+    let c = "/* This room.\n * By chance. */ int room; /* room */\nchar *url = \"http://room\"; int room;\nroom(); // by chance\n";
+    assert_eq!(phrases("examples/a.c", c), [1, 2, 2, 4]);
+    assert_eq!(phrases("crates/a/a.h", c), [1, 2, 2, 4]);
+    assert_eq!(phrases("examples/a.f90", "integer :: room ! by chance\nroom = 2\n"), [1]);
+    assert_eq!(phrases("a/Cargo.toml", "room = 1 # by chance\n"), [1]);
+    assert_eq!(phrases("Makefile", "room: # by chance\n\tmake room\n"), [1]);
+    let python = "def room():\n    \"\"\"This ``room`` is no\n\n    room.\"\"\"\n    room = 1\n";
+    assert_eq!(phrases("python/a.py", python), [4]);
+    let script = "let script = r#\"room=1\n    # This room.\n    room=2  # by chance\n    \"#;\n";
+    assert_eq!(phrases("crates/a/tests/a.rs", script), [2, 3]);
+}
+
+#[test]
 fn a_line_of_the_list_without_a_replacement_is_refused() {
     assert!(read_list("by chance\n").is_err());
 }
