@@ -119,9 +119,9 @@ typedef struct {
   uint32_t mode;
   // Number of links.
   uint32_t nlink;
-  // Owner.
+  // User ID of the owner.
   uint32_t uid;
-  // Group.
+  // Group ID.
   uint32_t gid;
   // Device number of a device file.
   uint64_t rdev;
@@ -170,7 +170,7 @@ typedef struct {
   uint64_t pages_dropped;
   // Written pages into which changes of other nodes were merged.
   uint64_t pages_merged;
-  // Barriers.
+  // Barriers that all processes of the node have called.
   uint64_t barriers;
   // Pages that were removed from memory, because the regions of the node exceeded their memory.
   uint64_t pages_evicted;

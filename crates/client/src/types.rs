@@ -28,7 +28,7 @@ pub struct HandleNumber(pub u64);
 pub struct Found {
     /// File number, shown as `st_ino`; each reply that carries it counts as one lookup, until the frontend forgets it.
     pub file: FileNumber,
-    /// Attributes.
+    /// Attributes of the file.
     pub attr: Attr,
 }
 
@@ -109,9 +109,9 @@ pub fn without_setid(mode: u16) -> u16 {
 pub(crate) struct ListedEntry {
     /// Cursor after this entry.
     pub next: u64,
-    /// `d_ino`.
+    /// Inode number, as in `d_ino`.
     pub inode: u64,
-    /// `d_type`.
+    /// Type of the inode, as in `d_type`.
     pub kind: FileKind,
     /// The name.
     pub name: Vec<u8>,

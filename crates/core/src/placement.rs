@@ -305,7 +305,7 @@ impl Turns {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitsOfNode {
     period: u64,
-    /// Ascending.
+    /// In ascending order.
     remainders: Vec<u64>,
 }
 

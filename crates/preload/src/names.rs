@@ -87,14 +87,14 @@ pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
     connection::client()?.unlink(target.start, target.path).served()
 }
 
-/// `mkdirat`.
+/// `mkdirat` in a view.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
     let target = view_path::find_to_change(directory, path)?;
     let mode = mode & 0o7777 & !session::umask()?;
     connection::client()?.make_dir(target.start, target.path, mode).served()
 }
 
-/// `renameat2`.
+/// `renameat2` within a view.
 pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
     let from = view_path::find_to_change(from.0, from.1)?;
     let to = view_path::find(to.0, to.1).filter(|to| to.view == from.view)?;

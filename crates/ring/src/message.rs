@@ -47,9 +47,9 @@ pub struct Path {
 /// Replies to a read that the program accepts besides bytes in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepts {
-    /// [`Reply::Granted`].
+    /// Accepts [`Reply::Granted`].
     pub granted: bool,
-    /// [`Reply::Located`].
+    /// Accepts [`Reply::Located`].
     pub located: bool,
     /// The last [`Reply::Located`] was stale: the agent must forget that location.
     pub stale: bool,
@@ -69,7 +69,7 @@ pub enum Request {
     },
     /// `pread`. The reply is bytes in the window, or another one that `accepts` names.
     Read {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// Offset in the file.
         offset: u64,
@@ -80,7 +80,7 @@ pub enum Request {
     },
     /// `pwrite` of bytes in the window.
     Write {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// Offset in the file.
         offset: u64,
@@ -89,43 +89,43 @@ pub enum Request {
     },
     /// `write` with `O_APPEND` of bytes in the window.
     Append {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// Number of bytes, at most [`WINDOW_SIZE`].
         size: u32,
     },
-    /// `fstat`.
+    /// `fstat` of a handle.
     Status {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
-    /// `fstatat`.
+    /// `fstatat` of a path.
     StatusAt {
         /// Path of the file.
         path: Path,
         /// Follow a symbolic link at the end.
         follow: bool,
     },
-    /// `ftruncate`.
+    /// `ftruncate` of a handle.
     SetSize {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// New size in bytes.
         size: u64,
     },
-    /// `fsync`.
+    /// `fsync` of a handle.
     Sync {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
-    /// `close`.
+    /// `close` of a handle.
     Close {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
     /// `lseek` to data or a hole.
     Seek {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// `SEEK_DATA` if true, else `SEEK_HOLE`.
         data: bool,
@@ -141,7 +141,7 @@ pub enum Request {
     MakeDir {
         /// Path of the directory.
         path: Path,
-        /// Mode.
+        /// Mode of the directory.
         mode: u32,
     },
     /// `renameat2` of a file.
@@ -155,7 +155,7 @@ pub enum Request {
     },
     /// Makes a name under which the kernel can open the file of a handle. The reply has the name in the window.
     HandOver {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
     /// Attaches to the shared memory region of a file. Before [`Reply::Region`], the agent sends the region's memory on the socket.
@@ -281,7 +281,7 @@ pub enum Reply {
     Declined,
     /// Failed with this errno.
     Failed(i32),
-    /// Done.
+    /// The request was carried out.
     Done,
     /// Number of bytes that were moved, or are in the window.
     Count(u32),
@@ -298,15 +298,15 @@ pub enum Reply {
     },
     /// An offset.
     Offset(u64),
-    /// Attributes.
+    /// Attributes of a file.
     Status(Status),
     /// An open file.
     Opened {
-        /// Handle.
+        /// Handle, for further requests of the process.
         handle: u64,
         /// Key of its frames; `None` if they are not granted.
         key: Option<FileKey>,
-        /// Attributes.
+        /// Attributes at the open.
         status: Status,
     },
     /// An attached region.

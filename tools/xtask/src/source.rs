@@ -1,4 +1,4 @@
-//! Lint: opening and name of each file, markers of unfinished work, and IDs of requirements that the repository does not list.
+//! Lint: opening, documentation and name of each file, markers of unfinished work, and IDs of requirements that the repository does not list.
 //! Also advice on the length of files.
 
 use crate::Finding;
@@ -29,6 +29,7 @@ pub fn check(path: &Path, text: &str) -> Vec<Finding> {
         Some("rs") => {
             findings.extend(check_name(path));
             findings.extend(check_opening(path, text));
+            findings.extend(check_documentation(path, text));
             findings.extend(check_finished(path, text));
         }
         Some("md") => {}
@@ -67,6 +68,23 @@ fn check_opening(path: &Path, text: &str) -> Option<Finding> {
         return None;
     }
     Some(Finding::new(path, 1, "open with `//!`: what the module does, its mechanism and its limits"))
+}
+
+/// Reports documentation of one word outside of tests: it says no more than the name that it documents.
+fn check_documentation(path: &Path, text: &str) -> Vec<Finding> {
+    if path.iter().any(|part| part == "tests" || part == "tests.rs") {
+        return Vec::new();
+    }
+    let product = text.split("\nmod tests {").next().unwrap_or_default();
+    let lines: Vec<&str> = product.lines().map(str::trim).collect();
+    let line_at = |index: usize| lines.get(index).copied().unwrap_or_default();
+    let is_one_word = |&index: &usize| {
+        let (before, next) = (line_at(index.wrapping_sub(1)), line_at(index + 1));
+        let words = lines[index].strip_prefix("///").map_or(0, |words| words.split_whitespace().count());
+        words == 1 && !before.starts_with("///") && (!next.starts_with("///") || next == "///")
+    };
+    let message = "documentation of one word: state a unit or a meaning";
+    (0..lines.len()).filter(is_one_word).map(|index| Finding::new(path, index + 1, message)).collect()
 }
 
 fn check_finished(path: &Path, text: &str) -> Vec<Finding> {

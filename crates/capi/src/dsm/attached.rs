@@ -24,7 +24,7 @@ impl Attached {
         std::ptr::eq(self.client, other.client) && self.region == other.region
     }
 
-    /// Detaches.
+    /// Detaches the process from the region.
     pub fn close(&self) -> Answer<()> {
         self.client.close_region(self.region)
     }

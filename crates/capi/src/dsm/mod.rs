@@ -53,7 +53,7 @@ pub struct RegionCounters {
     pub pages_dropped: u64,
     /// Written pages into which changes of other nodes were merged.
     pub pages_merged: u64,
-    /// Barriers.
+    /// Barriers that all processes of the node have called.
     pub barriers: u64,
     /// Pages that were removed from memory, because the regions of the node exceeded their memory.
     pub pages_evicted: u64,

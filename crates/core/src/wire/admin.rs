@@ -110,7 +110,7 @@ pub struct NodeStatus {
     pub frames: (u32, u32),
     /// Nodes that cannot be reached now.
     pub unreachable: Vec<NodeId>,
-    /// Counters.
+    /// Counters of the agent.
     pub counters: Vec<Counter>,
     /// Directories in which programs of this node created many files within seconds.
     pub storms: Vec<Storm>,
@@ -212,11 +212,11 @@ impl AdminRequest {
 /// The reply to an [`AdminRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminReply {
-    /// Space.
+    /// Space of a view on the node.
     Space(Space),
-    /// State.
+    /// State of the agent.
     Status(Box<NodeStatus>),
-    /// Acknowledgement.
+    /// The request was carried out.
     Done,
     /// Reply to a part of a measurement.
     Exchange(ExchangeReply),

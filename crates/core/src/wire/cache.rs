@@ -214,7 +214,7 @@ pub struct CacheState {
 /// The reply to a [`CacheRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// The file's state after the request.
     State(CacheState),

@@ -43,7 +43,7 @@ const SPARE_FRAMES: u32 = 4096;
 /// A cluster to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Agents.
+    /// Number of agents.
     pub agents: u32,
     /// Maximum number of connected peers of an agent.
     pub connections: usize,

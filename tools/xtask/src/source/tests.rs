@@ -53,6 +53,17 @@ fn a_file_without_module_documentation_is_a_finding() {
 }
 
 #[test]
+fn documentation_of_one_word_is_a_finding_outside_of_tests() {
+    let text = "//! A module.\n/// Owner.\nuid: u32,\n/// `fsync`.\n///\n/// # Errors\n/// Those\n/// of it.\nfn a() {}\n\
+                /// User ID.\ngid: u32,\n#[cfg(test)]\nmod tests {\n    /// S1a.\n";
+    let found = messages("crates/io/src/a.rs", text);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("crates/io/src/a.rs:2: ") && found[1].starts_with("crates/io/src/a.rs:4: "));
+    assert_eq!(messages("crates/io/src/a/tests.rs", text), [""; 0]);
+    assert_eq!(messages("crates/io/tests/suite/a.rs", text), [""; 0]);
+}
+
+#[test]
 fn meaningless_names_are_findings() {
     for path in ["crates/io/src/utils.rs", "crates/io/src/common/mod.rs", "crates/io/src/helpers2.rs"] {
         assert_eq!(messages(path, "//! A module.\n").len(), 1, "{path}");
