@@ -121,7 +121,7 @@ static double timed_flush(tameike_dsm *region, size_t changed)
     return (now() - start) / (double)changed;
 }
 
-/* Attaches anew, so that all pages are absent. The others join, and wait until process 0 has measured. */
+/* Attaches again, so that all pages are absent. The others join, and wait until process 0 has measured. */
 static void region_accesses(const char *path, unsigned processes, int measures)
 {
     tameike_dsm *region = attach(path, processes);

@@ -3,7 +3,7 @@
  * Usage: heat PATH N STEPS RANK PROCESSES [shared-pages]
  * Prints the seconds of the steps and a checksum of the grid, which does not depend on the number of processes.
  *
- * If rows are whole pages, no page has rows of two processes, and the region is told so; not with "shared-pages". */
+ * If rows are whole pages, no page has rows of two processes, and the region has the flag for that; not with "shared-pages". */
 #define _POSIX_C_SOURCE 200809L
 #include "tameike.h"
 #include <stdio.h>

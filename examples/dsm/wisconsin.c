@@ -537,7 +537,7 @@ static void lay_out(store *store)
     }
     for (int table = 0; table < TABLES; table++) {
         store->tables[table] = at;
-        /* A file has room for its last block. */
+        /* A file has space for its last block. */
         at += whole_pages((rows_of(store, table) + LARGEST_BLOCK) * sizeof(tuple));
     }
     store->size = at;

@@ -164,7 +164,7 @@ def locked(path: str, rank: int, processes: int, _: str) -> None:
 
 
 def killed(path: str, rank: int, processes: int, how: str) -> None:
-    """The last process ends as told, while the others wait for it."""
+    """The last process ends as its argument says, while the others wait for it."""
     with dsm.create(path, 100, "i8", processes=processes) as region:
         data = region.array()
         region.barrier()

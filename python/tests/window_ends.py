@@ -36,7 +36,7 @@ def after_detach(window: win.Window, path: str) -> None:
 
 
 def killed(path: str, rank: int, ranks: int, how: str) -> None:
-    """The last rank ends as told, while the others wait for it, each in another call."""
+    """The last rank ends as its argument says, while the others wait for it, each in another call."""
     with win.create(path, 8192, rank, ranks) as window:
         own = window.create_queue(64, 1, 8)
         window.barrier()
@@ -107,7 +107,7 @@ def lifetime(path: str, rank: int, ranks: int, _: str) -> None:
     assert data[5] == 50
     data[6] = 60
     del data
-    # The process has detached: the file has room for another window.
+    # The process has detached: the file has space for another window.
     try:
         with win.create(path, 4096, rank, ranks) as window:
             data = window.array()

@@ -17,7 +17,7 @@ use tameike_core::receipt::Receipt;
 use tameike_core::wire::Request;
 use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Cluster, Errno, InodeId, NodeId, NodeInfo, Result};
+use tameike_core::{Cluster, Errno, NodeId, NodeInfo, Result};
 use tameike_fabric::socket::{CONNECTIONS_DEFAULT, connections_max};
 use tameike_fabric::{Fabric, Rpc};
 use tameike_io::Runtime;
@@ -242,21 +242,24 @@ pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) -> Result<()> {
 /// Flushes every file that a node coordinates, and returns its receipt.
 pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
     let mut receipt = Receipt::default();
-    let mut after: Option<InodeId> = None;
+    match cache.flush_all().await {
+        Ok(faults) => receipt.faults = faults,
+        Err(fault) => receipt.faults.push(fault.to_string()),
+    }
+    let mut after = None;
     loop {
-        match cache.serve_own(CacheRequest::Drain { verify, after }).await {
-            Ok(CacheReply::Receipt { receipt: part, next }) => {
-                receipt.merge(part);
+        match cache.receipts(verify, after).await {
+            Ok((files, next)) => {
+                receipt.files.extend(files);
                 if next.is_none() {
                     return receipt;
                 }
                 after = next;
             }
-            Ok(other) => receipt.faults.push(format!("the coordinator answered a drain with {other:?}")),
-            Err(fault) => receipt.faults.push(fault.to_string()),
-        }
-        if !receipt.faults.is_empty() {
-            return receipt;
+            Err(fault) => {
+                receipt.faults.push(fault.to_string());
+                return receipt;
+            }
         }
     }
 }

@@ -81,7 +81,7 @@ pub struct DeviceStart {
     /// Directory of this agent only, existing and empty in [`AgentMode::Serve`]. The `cli` crate creates it, and removes it after
     /// [`AgentControl::stop`] if no dirty data is left.
     pub dir: PathBuf,
-    /// True if the directory is in memory (DM-1), so that fsync is unnecessary.
+    /// True if the directory is in memory, so that fsync is unnecessary.
     pub ram: bool,
 }
 
@@ -115,7 +115,7 @@ pub struct AgentStart {
     pub coherent_mmap: bool,
     /// Cores to which the agent's threads are bound; `None` for no binding.
     pub cores: Option<CoreSet>,
-    /// The device; `None` on a node that uses its group's (BB-2).
+    /// The device; `None` on a node that uses its group's.
     pub device: Option<DeviceStart>,
     /// Capacities of the views on this node in bytes, in the order of [`View::ALL`]; their sum is the size of the device.
     pub capacity: [u64; 3],

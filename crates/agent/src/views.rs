@@ -61,7 +61,7 @@ pub enum LocalFiles {
     Directory(Arc<dyn SharedFs>, u64),
     /// A tmpfs that programs use without the agent, which only reads its usage.
     Mounted(Arc<dyn SharedFs>),
-    /// The burst-buffer node of the node's group (BB-2).
+    /// The burst-buffer node of the node's group.
     Remote,
 }
 

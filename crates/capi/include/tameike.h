@@ -34,7 +34,7 @@
 // Flag of tameike_dsm_create() and tameike_dsm_attach(), which all processes of the region must pass or none: two nodes never store to the
 // same page of 4096 bytes, unless there is a barrier in between, or a flush on the first node and then an update on the second one. Stores
 // cost less then: the kernel records which pages are written to (Linux 6.7; older kernels ignore the flag), and whole pages are sent. An
-// update copies changes of others into all pages that the node has, and the pages are not evicted. Nobody may store to a page with a number
+// update copies changes of others into all pages that the node has, and the pages are not evicted. No process may store to a page with a number
 // of tameike_dsm_fetch_add(). If a process is killed, its stores since its last flush or barrier are not in the file.
 #define TAMEIKE_DSM_ONE_WRITER 2
 
@@ -119,9 +119,9 @@ typedef struct {
   uint32_t mode;
   // Number of links.
   uint32_t nlink;
-  // Owner.
+  // User ID of the owner.
   uint32_t uid;
-  // Group.
+  // Group ID.
   uint32_t gid;
   // Device number of a device file.
   uint64_t rdev;
@@ -170,7 +170,7 @@ typedef struct {
   uint64_t pages_dropped;
   // Written pages into which changes of other nodes were merged.
   uint64_t pages_merged;
-  // Barriers.
+  // Barriers that all processes of the node have called.
   uint64_t barriers;
   // Pages that were removed from memory, because the regions of the node exceeded their memory.
   uint64_t pages_evicted;

@@ -12,9 +12,9 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_io::os::process::umask;
-use tameike_ring::client::{Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Transfer};
-
-const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+use tameike_ring::client::{
+    Answer, CHANGING_FLAGS, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Transfer,
+};
 
 /// Result of a call.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -208,7 +208,7 @@ fn close(file: OwnedFd) -> Result<()> {
 impl RingFile {
     /// Opens a file through the ring; `None` if the ring does not serve its path.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Option<Answer<Self>> {
-        let connection = if flags & CHANGES == 0 { connection::get() } else { get_for_change() };
+        let connection = if flags & CHANGING_FLAGS == 0 { connection::get() } else { get_for_change() };
         on_path(connection, path.to_bytes(), |connection, Start { view, dir }, path| {
             let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !u32::from(umask()?) };
             let opened = connection.client.open(Start { view, dir }, path, flags, mode);

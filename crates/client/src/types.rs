@@ -4,6 +4,7 @@ mod bytes;
 
 pub use bytes::{FrameBytes, ReadBytes, WriteBytes};
 
+use tameike_core::attr::{S_ISGID, S_ISUID, S_IXGRP};
 use tameike_core::{Attr, FileKind};
 
 /// A file of a view, as its frontend numbers it; 1 is the root.
@@ -27,7 +28,7 @@ pub struct HandleNumber(pub u64);
 pub struct Found {
     /// File number, shown as `st_ino`; each reply that carries it counts as one lookup, until the frontend forgets it.
     pub file: FileNumber,
-    /// Attributes.
+    /// Attributes of the file.
     pub attr: Attr,
 }
 
@@ -91,19 +92,15 @@ pub struct Opened {
     pub has_setid: bool,
 }
 
-const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
-const GROUP_RUNS: u16 = 0o010;
-
 /// Returns true if an executable of this mode may run with its owner's or group's privileges.
 pub fn has_setid(mode: u16) -> bool {
-    mode & (SETUID | SETGID) != 0
+    mode & (S_ISUID | S_ISGID) != 0
 }
 
 /// The mode after an unprivileged write: without set-user-ID, and without set-group-ID if the group may execute the file. The bits must not
 /// apply to changed content.
 pub fn without_setid(mode: u16) -> u16 {
-    let lost = if mode & GROUP_RUNS == 0 { SETUID } else { SETUID | SETGID };
+    let lost = if mode & S_IXGRP == 0 { S_ISUID } else { S_ISUID | S_ISGID };
     mode & !lost
 }
 
@@ -112,9 +109,9 @@ pub fn without_setid(mode: u16) -> u16 {
 pub(crate) struct ListedEntry {
     /// Cursor after this entry.
     pub next: u64,
-    /// `d_ino`.
+    /// Inode number, as in `d_ino`.
     pub inode: u64,
-    /// `d_type`.
+    /// Type of the inode, as in `d_type`.
     pub kind: FileKind,
     /// The name.
     pub name: Vec<u8>,

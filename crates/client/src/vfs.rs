@@ -82,7 +82,7 @@ pub trait SharedNames: Send + Sync {
 pub trait Inodes: Send + Sync + 'static {
     /// Counts one more lookup of a file whose number the caller has. The file may have lost all its names.
     fn lookup_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
-    /// Takes back `count` lookups.
+    /// Undoes `count` lookups.
     fn forget(&self, file: FileNumber, count: u64);
     /// Returns the attributes.
     fn getattr(&self, file: FileNumber) -> impl Future<Output = Result<Attr>> + Send;

@@ -26,6 +26,7 @@ mod tally;
 mod tests;
 pub mod tree;
 mod verify;
+mod versions;
 mod writer;
 
 pub use compact::{Compacted, compact};
@@ -48,6 +49,7 @@ pub use shared_fs::ContainerTree;
 pub use tally::Tally;
 pub use tree::create::Preserve;
 pub use verify::{Verified, verify};
+pub use versions::Versions;
 pub use writer::claim::{FIRST_OF_HOSTS, WriterId};
 pub use writer::write_behind::HandedOverBlock;
 pub use writer::{LaneWriter, Put, UnsyncedRecords};

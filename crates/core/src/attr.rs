@@ -40,13 +40,15 @@ pub const S_ISUID: u16 = libc::S_ISUID as u16;
 pub const S_ISVTX: u16 = libc::S_ISVTX as u16;
 /// The set-group-ID mode bit. On a directory: new files take its group.
 pub const S_ISGID: u16 = libc::S_ISGID as u16;
+/// The mode bit that lets the group execute the file, or search the directory.
+pub const S_IXGRP: u16 = libc::S_IXGRP as u16;
 
 /// Type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
     /// Regular file.
     File,
-    /// Directory.
+    /// A directory.
     Directory,
     /// Symbolic link.
     Symlink,
@@ -86,9 +88,9 @@ pub struct Attr {
     pub mode: u16,
     /// Links to the inode.
     pub nlink: u32,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Device number of a device file.
     pub rdev: u32,
@@ -134,9 +136,9 @@ pub enum SetTime {
 pub struct AttrChange {
     /// Permission bits.
     pub mode: Option<u16>,
-    /// Owner.
+    /// New user ID of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// New group ID.
     pub gid: Option<u32>,
     /// Size in bytes: truncates, or extends with zeros.
     pub size: Option<u64>,

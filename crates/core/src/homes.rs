@@ -19,7 +19,7 @@ pub struct NodeInfo {
     pub host: String,
     /// `address:port` of the agent's fabric end point.
     pub address: String,
-    /// Nodes of one group share the group's burst-buffer nodes (BB-2).
+    /// Nodes of one group share the group's burst-buffer nodes.
     pub group: u32,
     /// Whether the node has a device, which makes it a burst-buffer node.
     pub device: bool,

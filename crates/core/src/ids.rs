@@ -69,7 +69,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// The views of a job's pool (BB-1).
+/// The views of a job's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum View {
     /// Private to a node.

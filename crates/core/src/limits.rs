@@ -56,7 +56,7 @@ pub const NAME_LEASE: Duration = Duration::from_secs(5);
 /// Largest number of leases of names and directories that the homes of one node grant at a time, about.
 pub const LEASES_MAX: usize = 1 << 16;
 /// Largest number of names of which one view of a node holds leases.
-pub const HELD_NAMES_MAX: usize = 1 << 14;
+pub const DENTRY_LEASES_MAX: usize = 1 << 14;
 /// Lifetime of a directory's name in the kernel, and of its attributes in an agent and then in the kernel, without
 /// revalidation.
 pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);

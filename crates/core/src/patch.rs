@@ -93,22 +93,22 @@ impl<'a> PatchWriter<'a> {
 
     /// Adds a record with all bytes of a page, which `read` stores in the patch. The result is that of [`Self::push`].
     pub fn push_whole(&mut self, page: u32, read: impl FnOnce(&mut [u8])) -> bool {
-        let has_room = self.begin(page, WHOLE, PAGE_SIZE);
-        if has_room {
+        let fits = self.begin(page, WHOLE, PAGE_SIZE);
+        if fits {
             read(&mut self.buffer[self.length..self.length + PAGE_SIZE]);
             self.length += PAGE_SIZE;
         }
-        has_room
+        fits
     }
 
     /// Begins a record, if its body of `size` bytes fits.
     fn begin(&mut self, page: u32, form: u16, size: usize) -> bool {
-        let has_room = self.buffer.len() - self.length >= HEADER_SIZE + size;
-        if has_room {
+        let fits = self.buffer.len() - self.length >= HEADER_SIZE + size;
+        if fits {
             self.put(&page.to_le_bytes());
             self.put(&form.to_le_bytes());
         }
-        has_room
+        fits
     }
 
     fn put(&mut self, bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! Placement of names and data on homes by formula: the data path needs no lookup (BB-3, VO-1).
+//! Placement of names and data on homes by formula: the data path needs no lookup.
 
 use crate::homes::{HomeMap, MapEpoch, NodeInfo};
 use crate::ids::{DirOffset, HomeId, InodeId, JobId, NodeId, Slot, UnitId};

@@ -122,7 +122,7 @@ impl State {
         confirmed.min().unwrap_or(self.agents[node].log.len())
     }
 
-    /// Drops messages that nobody will accept any more.
+    /// Drops messages that no node will accept any more.
     fn without_refused(mut self) -> Self {
         let mut messages = std::mem::take(&mut self.messages);
         messages.retain(|message| match *message {

@@ -97,7 +97,7 @@ pub enum Counter {
     PagesDropped,
     /// Written pages that got changes of other nodes.
     PagesMerged,
-    /// Barriers.
+    /// Barriers that all processes of the node have called.
     Barriers,
     /// Pages that were removed from memory, because the regions exceeded their limit.
     PagesEvicted,

@@ -13,6 +13,9 @@ use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Flags with which `creat` opens a file.
+pub const CREAT_FLAGS: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
 /// Result of a call; `None` if the C library's function must serve it.
 pub type Verdict<T> = Option<Result<T, Errno>>;
 

@@ -5,14 +5,14 @@
 //! shared file system thus only has to persist what one host writes. Client and server sides share the messages
 //! (`tameike_core::wire::pack`), the [`external`] files and the definitions below, and nothing else.
 //!
-//! A packed file keeps its inode number for the life of the job, whatever its name and size. A file of the shared directory hides a packed
+//! A packed file keeps its inode number until the job ends, whatever its name and size. A file of the shared directory hides a packed
 //! file with the same path. Only regular files are packed, and only those that programs create in directories marked for packing.
 #![forbid(unsafe_code)]
 
 mod client;
 mod external;
-mod misses;
-mod recent;
+mod negative_lookups;
+mod recent_lookups;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -24,6 +24,7 @@ pub use external::{ContainerDir, ExternalDir, OpenContainer};
 pub use server::{Packer, PackerParts, count_journaled, count_pending_promotions};
 
 use std::time::Duration;
+use tameike_core::attr::S_ISGID;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::{FileStat, SharedFs};
@@ -36,8 +37,6 @@ pub const ATTRIBUTE: &[u8] = b"user.tameike.aggregate";
 const LOCAL_BYTES_MAX: usize = 1 << 20;
 /// How long the packer answers from a snapshot of a shared directory.
 const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(50);
-/// The set-group-ID bit of a directory: files created in it take its group.
-const SETGID: u16 = 0o2000;
 
 /// Serves requests for packed files; blocks.
 pub trait PackHandler: Send + Sync {
@@ -47,7 +46,7 @@ pub trait PackHandler: Send + Sync {
 
 /// Owner and group of a file that a process with these ids creates in `dir`.
 fn owner_of_new(dir: &FileStat, creator: (u32, u32)) -> (u32, u32) {
-    (creator.0, if dir.mode & SETGID == 0 { creator.1 } else { dir.gid })
+    (creator.0, if dir.mode & S_ISGID == 0 { creator.1 } else { dir.gid })
 }
 
 /// Turns `ENOENT` into `None`.

@@ -60,7 +60,7 @@ impl Bed {
             packs: true,
             size_max: 1 << 20,
         };
-        let packer = Arc::new(Packer::new(parts, false).expect("nobody else packs here"));
+        let packer = Arc::new(Packer::new(parts, false).expect("the only packer"));
         let tree = || {
             PackedTree::new(
                 system.runtime().clone(),

@@ -166,7 +166,7 @@ fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Result<usize
     }
 }
 
-/// `lseek`.
+/// `lseek` in an open file.
 pub fn seek(number: i32, offset: i64, whence: i32) -> Verdict<i64> {
     on_file(number, |call| {
         let from = i64::try_from(call.offset()?).map_err(|_| Errno::OVERFLOW)?;
@@ -214,7 +214,7 @@ pub fn sync(number: i32) -> Verdict<()> {
     on_file(number, |call| call.result(call.client.sync(call.opened.handle)))
 }
 
-/// `ftruncate`.
+/// `ftruncate` of an open file.
 pub fn set_size(number: i32, size: i64) -> Verdict<()> {
     on_file(number, |call| {
         // EINVAL, where write fails with EBADF.
@@ -229,7 +229,7 @@ pub fn flags(number: i32) -> Verdict<i32> {
     on_file(number, |call| Ok(call.opened.flags))
 }
 
-/// `close`.
+/// `close` of an open file.
 pub fn close(number: i32) -> Verdict<()> {
     let entry = table::entry(number).filter(|entry| !entry.is_free() && !connection::is_vfork_child())?;
     // The number is closed, whatever the reply.

@@ -4,7 +4,7 @@ use crate::table::{self, Opened};
 use crate::view_path::{self, ViewPath};
 use crate::{connection, kernel, session, upgrade, views};
 use tameike_interpose::Verdict;
-use tameike_ring::client::{OpenFile, Status};
+use tameike_ring::client::{CHANGING_FLAGS, OpenFile, Status};
 
 /// Flags of `open` that only the kernel supports, or that do not name a regular file.
 const KERNEL_FLAGS: i32 = libc::O_PATH
@@ -15,8 +15,6 @@ const KERNEL_FLAGS: i32 = libc::O_PATH
     | libc::O_DSYNC
     | libc::O_ASYNC;
 
-const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
-
 /// Permissions without which a descriptor of the file could not be upgraded.
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
@@ -25,7 +23,7 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
     if flags & KERNEL_FLAGS != 0 {
         return None;
     }
-    let find = if flags & CHANGES == 0 { view_path::find } else { view_path::find_to_change };
+    let find = if flags & CHANGING_FLAGS == 0 { view_path::find } else { view_path::find_to_change };
     let target = find(directory, path)?;
     let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 & !session::umask()? };
     if flags & libc::O_CREAT != 0 && mode & OWNER_READS_AND_WRITES != OWNER_READS_AND_WRITES {
@@ -89,14 +87,14 @@ pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
     connection::client()?.unlink(target.start, target.path).served()
 }
 
-/// `mkdirat`.
+/// `mkdirat` in a view.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
     let target = view_path::find_to_change(directory, path)?;
     let mode = mode & 0o7777 & !session::umask()?;
     connection::client()?.make_dir(target.start, target.path, mode).served()
 }
 
-/// `renameat2`.
+/// `renameat2` within a view.
 pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
     let from = view_path::find_to_change(from.0, from.1)?;
     let to = view_path::find(to.0, to.1).filter(|to| to.view == from.view)?;

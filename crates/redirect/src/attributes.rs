@@ -19,7 +19,7 @@ const DIRECTORY_SIZE: i64 = 4096;
 /// Unit of `st_blocks`.
 const SECTOR: u64 = 512;
 
-/// `fstatat`.
+/// `fstatat` of a path.
 pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
     spool::get()?.settled(|| stat_path(directory, path, follow), is_dir)
 }

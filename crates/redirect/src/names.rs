@@ -80,7 +80,7 @@ fn make<T>(directory: i32, path: &[u8], call: impl Fn(&CString) -> Result<T>) ->
     })
 }
 
-/// `openat`.
+/// `openat` of a redirected path.
 pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> {
     // The spool in memory does not support O_DIRECT.
     let flags = flags & !libc::O_DIRECT;
@@ -217,18 +217,18 @@ pub fn new_name(directory: i32, path: &[u8]) -> Verdict<CString> {
     make(directory, path, |path| Ok(path.clone()))
 }
 
-/// `mkdirat`.
+/// `mkdirat` of a redirected path.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
     let mode = Mode::from_raw_mode(mode);
     make(directory, path, |path| rustix::fs::mkdirat(CWD, path, mode))
 }
 
-/// `symlinkat`.
+/// `symlinkat` at a redirected path.
 pub fn make_link(target: &[u8], directory: i32, path: &[u8]) -> Verdict<()> {
     make(directory, path, |path| rustix::fs::symlinkat(target, CWD, path))
 }
 
-/// `truncate`.
+/// `truncate` of a redirected path.
 pub fn truncate(path: &[u8], size: i64) -> Verdict<()> {
     let Ok(size) = u64::try_from(size) else {
         return location::find(libc::AT_FDCWD, path).map(|_| Err(Errno::INVAL));
@@ -280,7 +280,7 @@ pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
     of_two(from, to, request)
 }
 
-/// `linkat`.
+/// `linkat` between redirected paths.
 pub fn link(from: (i32, &[u8]), to: (i32, &[u8]), flags: i32) -> Verdict<()> {
     let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && from.1.is_empty();
     let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
@@ -318,7 +318,7 @@ fn of_two(
     }
 }
 
-/// `readlinkat`.
+/// `readlinkat` of a redirected path.
 pub fn read_link(directory: i32, path: &[u8]) -> Verdict<Vec<u8>> {
     let read = |path: &CString| rustix::fs::readlink(path, Vec::new()).map(CString::into_bytes);
     Some(find_existing(directory, path, false)?.and_then(|existing| match existing {
@@ -345,7 +345,7 @@ pub fn sync(number: i32) -> Verdict<()> {
     Some(spool.ask(&Request::Sync { path: is_file.then_some(path) }))
 }
 
-/// `sync`.
+/// `sync` of everything in the spool.
 pub fn sync_all() -> Verdict<()> {
     Some(crate::spool::get()?.ask(&Request::Sync { path: None }))
 }

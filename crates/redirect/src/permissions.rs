@@ -12,7 +12,7 @@ use tameike_core::spool::protocol::Request;
 use tameike_core::spool::stub::Stub;
 use tameike_interpose::Verdict;
 
-/// `faccessat`.
+/// `faccessat` of a redirected path.
 pub fn access(directory: i32, path: &[u8], wanted: i32, flags: i32) -> Verdict<()> {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     let wanted = Access::from_bits_retain(wanted.cast_unsigned());

@@ -203,7 +203,7 @@ impl Spool {
     pub fn await_space(&self) -> Result<()> {
         let space = rustix::fs::statvfs(self.real(b"")?)?;
         let space = [(space.f_bavail, space.f_blocks), (space.f_favail, space.f_files)];
-        if tameike_core::spool::is_short(space) { self.ask(&Request::Room) } else { Ok(()) }
+        if tameike_core::spool::is_short(space) { self.ask(&Request::WaitForSpace) } else { Ok(()) }
     }
 
     /// Sends a request to the packer, and waits until it is complete.
@@ -300,7 +300,7 @@ mod tests {
             (
                 spool.device != 0,
                 real.starts_with(path),
-                spool.ask(&Request::Room).expect_err("no packer runs"),
+                spool.ask(&Request::WaitForSpace).expect_err("no packer runs"),
             )
         };
         let set = |mode| {

@@ -2,12 +2,12 @@
 
 use crate::WINDOW_SIZE;
 use crate::client::Client;
+use crate::extent_location::{DEVICES_MAX, ExtentLocation, LOCATION_SIZE, encode};
 use crate::greeting::{Welcome, hello, is_hello};
 use crate::layout::{LEFT, REQUESTED, SLOTS, Slot, left, pending};
 use crate::message::{
     Accepts, FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Time,
 };
-use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed, encode};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, PATH_SIZE_MAX, UNIT_SIZE};
@@ -39,7 +39,7 @@ pub fn reply(bytes: &[u8]) {
     if let Some(reply) = Reply::decode(&words::<REPLY_WORDS>(bytes)) {
         if let Reply::Count(count)
         | Reply::Granted(count)
-        | Reply::Placed(count)
+        | Reply::Located(count)
         | Reply::Appended { count, .. } = reply
         {
             assert!(count as usize <= WINDOW_SIZE);
@@ -57,18 +57,19 @@ pub fn greeting(bytes: &[u8]) {
 }
 
 /// Locations of a read, after the number of its bytes: a decoded one has whole blocks for these bytes, within a unit.
-pub fn placed(bytes: &[u8]) {
+pub fn extent_location(bytes: &[u8]) {
     let Some((count, rest)) = bytes.split_first_chunk() else { return };
-    let (count, size) = (u32::from_ne_bytes(*count) as usize % (2 * UNIT_SIZE), rest.len().min(PLACED_SIZE));
-    let mut window = [0; PLACED_SIZE];
+    let (count, size) =
+        (u32::from_ne_bytes(*count) as usize % (2 * UNIT_SIZE), rest.len().min(LOCATION_SIZE));
+    let mut window = [0; LOCATION_SIZE];
     window[..size].copy_from_slice(&rest[..size]);
-    let Some(placed) = Placed::decode(&window, count) else { return };
-    let sizes: Vec<usize> = placed.parts().map(|run| run.length as usize).collect();
+    let Some(location) = ExtentLocation::decode(&window, count) else { return };
+    let sizes: Vec<usize> = location.parts().map(|run| run.length as usize).collect();
     let total: usize = sizes.iter().sum();
-    assert!(placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE);
+    assert!(location.device < DEVICES_MAX && location.skip < BLOCK_SIZE);
     assert!(sizes.into_iter().all(|size| size > 0 && size.is_multiple_of(BLOCK_SIZE)));
-    assert!(total <= UNIT_SIZE && total - placed.skip - count < BLOCK_SIZE);
-    assert!(placed.sums(0).len() >= total / BLOCK_SIZE * 4);
+    assert!(total <= UNIT_SIZE && total - location.skip - count < BLOCK_SIZE);
+    assert!(location.sums(0).len() >= total / BLOCK_SIZE * 4);
 }
 
 /// Encoded requests.
@@ -82,7 +83,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 handle: 5,
                 offset: 1 << 40,
                 size: WINDOW_SIZE as u32,
-                accepts: Accepts { granted: true, placed: true, stale: false },
+                accepts: Accepts { granted: true, located: true, stale: false },
             },
         ),
         ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
@@ -150,7 +151,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("done", Reply::Done),
         ("count", Reply::Count(4096)),
         ("granted", Reply::Granted(4096)),
-        ("placed", Reply::Placed(4096)),
+        ("located", Reply::Located(4096)),
         ("appended", Reply::Appended { count: 4096, end: 1 << 40 }),
         ("offset", Reply::Offset(100)),
         ("attributes", Reply::Status(status)),
@@ -161,7 +162,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Encoded locations, after the numbers of their bytes.
-pub fn placed_seeds() -> Vec<(&'static str, Vec<u8>)> {
+pub fn extent_location_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let halves = [1 << 30, 1 << 20].map(|at| Run { at, length: UNIT_SIZE as u32 / 2 });
     let place = UnitLocation { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT], time: 300 };
     let seed = |range: &Range<u32>| {

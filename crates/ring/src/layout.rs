@@ -22,7 +22,7 @@
 //!                             granted, of their table and the slab (`frames`)
 //! rings    program -> agent   any bytes: there are requests, and no thread polls
 //! faults   program -> agent   any byte; with the userfaultfd of a mapped region
-//! devices  agent -> program   the number of a device; with its descriptors (`placed`)
+//! devices  agent -> program   the number of a device; with its descriptors (`extent_location`)
 //! regions  agent -> program   `REGION_MARK`; with the descriptors of a region's memory, before the reply to its open
 //! windows  agent -> program   `REMOTE_MARK`; with the descriptor of the memory of a remote memory window, likewise
 //! ```
@@ -85,7 +85,8 @@ const REQUEST: usize = 64;
 const REPLY: usize = 128;
 const WINDOWS: usize = 8192;
 
-const _: () = assert!((REMOTE_MARK as usize) >= crate::placed::DEVICES_MAX && REMOTE_MARK < REGION_MARK);
+const _: () =
+    assert!((REMOTE_MARK as usize) >= crate::extent_location::DEVICES_MAX && REMOTE_MARK < REGION_MARK);
 const _: () = assert!(LEFT_HANDLES + LEFT_MAX * 8 <= SLOT_HEADS);
 const _: () = assert!(SLOT_HEADS + SLOTS * SLOT_SIZE <= WINDOWS && WINDOWS.is_multiple_of(4096));
 const _: () = assert!(REQUEST + REQUEST_WORDS * 8 <= REPLY && REPLY + REPLY_WORDS * 8 <= SLOT_SIZE);

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod extent_location;
 pub mod frames;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -19,7 +20,6 @@ mod greeting;
 mod layout;
 pub mod message;
 mod names;
-mod placed;
 pub mod server;
 mod spin;
 

@@ -47,11 +47,11 @@ pub struct Path {
 /// Replies to a read that the program accepts besides bytes in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepts {
-    /// [`Reply::Granted`].
+    /// Accepts [`Reply::Granted`].
     pub granted: bool,
-    /// [`Reply::Placed`].
-    pub placed: bool,
-    /// The last [`Reply::Placed`] was stale: the agent must forget that location.
+    /// Accepts [`Reply::Located`].
+    pub located: bool,
+    /// The last [`Reply::Located`] was stale: the agent must forget that location.
     pub stale: bool,
 }
 
@@ -69,7 +69,7 @@ pub enum Request {
     },
     /// `pread`. The reply is bytes in the window, or another one that `accepts` names.
     Read {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// Offset in the file.
         offset: u64,
@@ -80,7 +80,7 @@ pub enum Request {
     },
     /// `pwrite` of bytes in the window.
     Write {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// Offset in the file.
         offset: u64,
@@ -89,43 +89,43 @@ pub enum Request {
     },
     /// `write` with `O_APPEND` of bytes in the window.
     Append {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// Number of bytes, at most [`WINDOW_SIZE`].
         size: u32,
     },
-    /// `fstat`.
+    /// `fstat` of a handle.
     Status {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
-    /// `fstatat`.
+    /// `fstatat` of a path.
     StatusAt {
         /// Path of the file.
         path: Path,
         /// Follow a symbolic link at the end.
         follow: bool,
     },
-    /// `ftruncate`.
+    /// `ftruncate` of a handle.
     SetSize {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// New size in bytes.
         size: u64,
     },
-    /// `fsync`.
+    /// `fsync` of a handle.
     Sync {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
-    /// `close`.
+    /// `close` of a handle.
     Close {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
     /// `lseek` to data or a hole.
     Seek {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
         /// `SEEK_DATA` if true, else `SEEK_HOLE`.
         data: bool,
@@ -141,7 +141,7 @@ pub enum Request {
     MakeDir {
         /// Path of the directory.
         path: Path,
-        /// Mode.
+        /// Mode of the directory.
         mode: u32,
     },
     /// `renameat2` of a file.
@@ -155,7 +155,7 @@ pub enum Request {
     },
     /// Makes a name under which the kernel can open the file of a handle. The reply has the name in the window.
     HandOver {
-        /// Handle.
+        /// Handle from [`Reply::Opened`].
         handle: u64,
     },
     /// Attaches to the shared memory region of a file. Before [`Reply::Region`], the agent sends the region's memory on the socket.
@@ -281,14 +281,14 @@ pub enum Reply {
     Declined,
     /// Failed with this errno.
     Failed(i32),
-    /// Done.
+    /// The request was carried out.
     Done,
     /// Number of bytes that were moved, or are in the window.
     Count(u32),
     /// Number of bytes that can be read in a granted frame, unless it is revoked meanwhile.
     Granted(u32),
     /// Number of bytes that the program can read on a device, at the location in the window, unless they have moved.
-    Placed(u32),
+    Located(u32),
     /// Bytes were appended.
     Appended {
         /// Number of bytes.
@@ -298,15 +298,15 @@ pub enum Reply {
     },
     /// An offset.
     Offset(u64),
-    /// Attributes.
+    /// Attributes of a file.
     Status(Status),
     /// An open file.
     Opened {
-        /// Handle.
+        /// Handle, for further requests of the process.
         handle: u64,
         /// Key of its frames; `None` if they are not granted.
         key: Option<FileKey>,
-        /// Attributes.
+        /// Attributes at the open.
         status: Status,
     },
     /// An attached region.
@@ -363,11 +363,11 @@ impl Path {
 
 impl Accepts {
     fn word(self) -> u64 {
-        u64::from(self.granted) | u64::from(self.placed) << 1 | u64::from(self.stale) << 2
+        u64::from(self.granted) | u64::from(self.located) << 1 | u64::from(self.stale) << 2
     }
 
     fn decode(word: u64) -> Option<Self> {
-        (word < 8).then_some(Self { granted: word & 1 == 1, placed: word & 2 == 2, stale: word & 4 == 4 })
+        (word < 8).then_some(Self { granted: word & 1 == 1, located: word & 2 == 2, stale: word & 4 == 4 })
     }
 }
 
@@ -557,7 +557,7 @@ const OFFSET: u64 = 6;
 const ATTRIBUTES: u64 = 7;
 const OPENED: u64 = 8;
 const GRANTED: u64 = 9;
-const PLACED: u64 = 10;
+const LOCATED: u64 = 10;
 const REGION: u64 = 11;
 
 impl Reply {
@@ -570,7 +570,7 @@ impl Reply {
             Self::Done => words[0] = DONE,
             Self::Count(count) => (words[0], words[1]) = (COUNT, u64::from(*count)),
             Self::Granted(count) => (words[0], words[1]) = (GRANTED, u64::from(*count)),
-            Self::Placed(count) => (words[0], words[1]) = (PLACED, u64::from(*count)),
+            Self::Located(count) => (words[0], words[1]) = (LOCATED, u64::from(*count)),
             Self::Appended { count, end } => {
                 (words[0], words[1], words[2]) = (APPENDED, u64::from(*count), *end);
             }
@@ -599,7 +599,7 @@ impl Reply {
             DONE => Self::Done,
             COUNT => Self::Count(window_size(words[1])?),
             GRANTED => Self::Granted(window_size(words[1])?),
-            PLACED => Self::Placed(window_size(words[1])?),
+            LOCATED => Self::Located(window_size(words[1])?),
             APPENDED => Self::Appended { count: window_size(words[1])?, end: words[2] },
             OFFSET => Self::Offset(words[1]),
             ATTRIBUTES => Self::Status(Status::decode(words)),

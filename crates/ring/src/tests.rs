@@ -3,9 +3,9 @@
 mod bed;
 mod calls;
 mod endings;
+mod extent_location;
 mod granted;
 mod hostile;
 mod names;
 mod near;
-mod placed;
 mod regions;

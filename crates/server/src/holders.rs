@@ -1,4 +1,4 @@
-//! The cache table of a node: the nodes that may have units of its files in memory (CC-1, CC-2).
+//! The cache table of a node: the nodes that may have units of its files in memory.
 //!
 //! The table is a hint: a cache holder answers whether it has the bytes. So the table is in memory only and bounded. It forgets files by
 //! the time of their last open, and some holders of a file that many nodes hold.

@@ -11,7 +11,7 @@ use tameike_io::os::process::{ask_until, random_bytes};
 use tameike_io::os::range_lock::try_lock_range;
 
 /// File whose lock covers joining and leaving.
-const JOIN_LOCK: &str = "door";
+const JOIN_LOCK: &str = "join.lock";
 /// Prefix of the names of the members' files.
 const MEMBER: &str = "member.";
 /// Joining and leaving are short.

@@ -32,7 +32,7 @@ impl SharedPage {
         page.map(Self).map_err(|error| Fault::from_os("creating the spool's page", &error))
     }
 
-    /// [`Page::epoch`].
+    /// The epoch, as [`Page::epoch`] returns it to programs.
     pub fn epoch(&self) -> Result<u64> {
         self.read(EPOCH)
     }

@@ -134,7 +134,7 @@ impl Packer {
             Request::Link { from, to } => self.link(&from, &to),
             Request::Change { path, change } => self.change(&mut self.names.lock(), &path, &change),
             Request::Sync { path } => self.sync(path.as_deref()),
-            Request::Room => {
+            Request::WaitForSpace => {
                 self.wait_for_space();
                 Ok(())
             }

@@ -57,13 +57,13 @@ pub struct Version {
     pub size: u64,
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
-    /// mtime.
+    /// Time of the last change of content.
     pub mtime: Timestamp,
-    /// ctime.
+    /// Time of the last change of content or attributes.
     pub ctime: Timestamp,
 }
 

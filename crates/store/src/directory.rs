@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::disk::file::{FileLock, FileLog, cut, in_memory, sync_directory};
+use tameike_io::disk::file::{FileLock, FileLog, in_memory, sync_directory, truncate_to_empty};
 use tameike_io::disk::uring::Direct;
 use tameike_io::disk::{self, Disk};
 use tameike_io::{Pool, Runtime};
@@ -109,7 +109,7 @@ pub async fn retry_while_busy<T>(runtime: &Runtime, mut attempt: impl FnMut() ->
 /// Truncates the extents file of a stopped store, which releases its space even if programs have descriptors of it. A
 /// missing file is no error.
 pub fn release_space(dir: &Path) -> Result<()> {
-    cut(&dir.join(EXTENTS))
+    truncate_to_empty(&dir.join(EXTENTS))
 }
 
 fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {

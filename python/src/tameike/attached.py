@@ -85,7 +85,7 @@ class Attached:
         self._process = os.getpid()
         #: Path of the file.
         self.path = path
-        # Arrays, memoryviews and calls in progress refer to this object. When the last reference is gone, nobody uses
+        # Arrays, memoryviews and calls in progress refer to this object. When the last reference is gone, no code uses
         # the memory, and the process detaches.
         self._memory: Any = memory
         self._finalizer = self._watched(memory)

@@ -100,7 +100,7 @@ def create(
 ) -> "Region":
     """Creates a region in the file ``path`` of the job-shared view, and attaches to it.
 
-    All processes of a program may call it at the same time. The file has room for an array of this shape and dtype, in
+    All processes of a program may call it at the same time. The file has space for an array of this shape and dtype, in
     whole pages; a number is a shape of one dimension, and no dtype means bytes. An existing file of that size is used
     with its content.
 
@@ -310,7 +310,7 @@ class Lock:
 
     def _release_if_taken(self, result: int) -> None:
         if result in (0, -errno.EOWNERDEAD):
-            # The process may have detached, which releases its locks. Nobody waits for a report.
+            # The process may have detached, which releases its locks. No thread waits for a report.
             with contextlib.suppress(OSError):
                 self._release()
 

@@ -33,7 +33,7 @@ pub const TARGETS: [(&str, Target); 26] = [
     ("ring_request", tameike_ring::fuzz::request),
     ("ring_reply", tameike_ring::fuzz::reply),
     ("ring_greeting", tameike_ring::fuzz::greeting),
-    ("ring_placed", tameike_ring::fuzz::placed),
+    ("ring_extent_location", tameike_ring::fuzz::extent_location),
     ("fuse_request", tameike_fuse::fuzz::fuse_request),
     ("log", tameike_store::fuzz::log),
     ("log_command", tameike_store::fuzz::log_command),

@@ -199,7 +199,7 @@ fn ring() -> Vec<Seed> {
         ("ring_request", requests),
         ("ring_reply", replies),
         ("ring_greeting", tameike_ring::fuzz::greeting_seeds()),
-        ("ring_placed", tameike_ring::fuzz::placed_seeds()),
+        ("ring_extent_location", tameike_ring::fuzz::extent_location_seeds()),
     ];
     let seeds = |(target, seeds): (&'static str, Vec<(&str, Vec<u8>)>)| {
         seeds.into_iter().map(move |(name, bytes)| (target, name.to_owned(), bytes)).collect::<Vec<_>>()

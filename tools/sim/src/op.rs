@@ -16,27 +16,27 @@ pub const XATTR: &[u8] = b"user.sim";
 pub struct Flags {
     /// `O_WRONLY` or `O_RDWR`.
     pub write: bool,
-    /// `O_APPEND`.
+    /// Every write goes to the end (`O_APPEND`).
     pub append: bool,
-    /// `O_TRUNC`.
+    /// Empties the file (`O_TRUNC`).
     pub truncate: bool,
-    /// `O_CREAT`.
+    /// Creates the file if it is missing (`O_CREAT`).
     pub create: bool,
-    /// `O_EXCL`.
+    /// Fails if the file exists (`O_EXCL`).
     pub exclusive: bool,
 }
 
 impl Flags {
-    /// `O_RDONLY`.
+    /// Flags `O_RDONLY`.
     pub const READ: Self =
         Self { write: false, append: false, truncate: false, create: false, exclusive: false };
-    /// `O_RDWR`.
+    /// Flags `O_RDWR`.
     pub const WRITE: Self = Self { write: true, ..Self::READ };
-    /// `O_RDWR|O_TRUNC`.
+    /// Flags `O_RDWR|O_TRUNC`.
     pub const TRUNCATE: Self = Self { truncate: true, ..Self::WRITE };
-    /// `O_RDWR|O_CREAT`.
+    /// Flags `O_RDWR|O_CREAT`.
     pub const CREATE: Self = Self { create: true, ..Self::WRITE };
-    /// `O_RDWR|O_CREAT|O_APPEND`.
+    /// Flags `O_RDWR|O_CREAT|O_APPEND`.
     pub const APPEND: Self = Self { append: true, ..Self::CREATE };
 }
 

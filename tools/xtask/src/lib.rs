@@ -50,6 +50,8 @@ pub fn repository_root() -> PathBuf {
 pub struct Report {
     /// Violations, ordered by path.
     pub findings: Vec<Finding>,
+    /// Advice that does not make the lints fail, ordered by path.
+    pub advice: Vec<Finding>,
     /// The mean number of words per sentence of each measured document.
     pub means: Vec<(PathBuf, f64)>,
 }
@@ -73,5 +75,6 @@ pub fn lint(root: &Path) -> Result<Report, String> {
     findings.extend(header::check(root)?);
     findings.sort();
     let means = prose::means(&files).into_iter().map(|(path, mean)| (path.to_owned(), mean)).collect();
-    Ok(Report { findings, means })
+    let advice = files.iter().filter_map(|file| source::advise(&file.path, &file.text)).collect();
+    Ok(Report { findings, advice, means })
 }

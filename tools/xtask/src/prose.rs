@@ -1,13 +1,14 @@
 //! Lint: banned phrases in documents, comments, messages and commit subjects, and the length of sentences.
 //!
 //! `tools/xtask/banned.txt` lists the phrases, each with the words to write instead. The lint reads Markdown without its code,
-//! comments, and string literals of Rust code that hold a space.
+//! comments ([`comments`]), and string literals of Rust code that hold a space.
 
 use crate::Finding;
 use crate::tree::File;
 use std::path::Path;
 use std::process::Command;
 
+mod comments;
 #[cfg(test)]
 mod tests;
 
@@ -15,9 +16,9 @@ mod tests;
 pub const LIST: &str = "tools/xtask/banned.txt";
 /// Paths that the lint skips.
 const UNREAD: [&str; 3] = ["bench/runs", "tools/xtask/src/prose", "tools/xtask/tests"];
-/// Maximum number of words in a sentence of a measured document.
+/// Maximum number of words in a sentence of a document.
 pub const WORDS_MAX: usize = 50;
-/// Documents with limits on the length of sentences.
+/// Documents with a limit on the mean length of sentences.
 const MEASURED: [&str; 3] = ["README.md", "ARCHITECTURE.md", "SEMANTICS.md"];
 /// Maximum mean number of words per sentence in these.
 pub const WORDS_MEAN_MAX: usize = 22;
@@ -48,7 +49,6 @@ pub fn read_list(text: &str) -> Result<Vec<Banned>, String> {
 /// Checks the phrases of all files except published runs and this lint's own.
 pub fn check(files: &[File], list: &[Banned]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let is_read = |path: &Path| !UNREAD.iter().any(|unread| path.starts_with(unread));
     for file in files.iter().filter(|file| is_read(&file.path)) {
         for (line, text) in prose_of(&file.path, &file.text) {
             findings.extend(banned_in(&text, list).map(|banned| {
@@ -60,10 +60,17 @@ pub fn check(files: &[File], list: &[Banned]) -> Vec<Finding> {
     findings
 }
 
-/// Checks the length of sentences in the measured documents.
+/// Checks the length of each sentence in all documents except published runs, and the mean in the measured ones.
 pub fn check_sentences(files: &[File]) -> Vec<Finding> {
-    let measured = files.iter().filter(|file| is_measured(&file.path));
-    measured.flat_map(|file| sentences_of(&file.path, &file.text)).collect()
+    let mut findings = Vec::new();
+    let is_document = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
+    for file in files.iter().filter(|file| is_document(&file.path) && is_read(&file.path)) {
+        findings.extend(check_longest(&file.path, &file.text));
+        if is_measured(&file.path) {
+            findings.extend(check_mean(&file.path, &file.text));
+        }
+    }
+    findings
 }
 
 /// Checks the subjects of commits since the list was added. Without git or a history, there are no findings.
@@ -90,6 +97,10 @@ pub fn means(files: &[File]) -> Vec<(&Path, f64)> {
     files.iter().filter(|file| is_measured(&file.path)).map(|file| (&*file.path, mean(&file.text))).collect()
 }
 
+fn is_read(path: &Path) -> bool {
+    !UNREAD.iter().any(|unread| path.starts_with(unread))
+}
+
 fn is_measured(path: &Path) -> bool {
     MEASURED.iter().any(|measured| path == Path::new(measured))
 }
@@ -100,22 +111,20 @@ fn mean(text: &str) -> f64 {
     words as f64 / sentences.len().max(1) as f64
 }
 
-fn sentences_of(path: &Path, text: &str) -> Vec<Finding> {
+fn check_longest(path: &Path, text: &str) -> Vec<Finding> {
     let long = sentences(text).into_iter().filter(|(_, words)| *words > WORDS_MAX);
-    let mut findings: Vec<Finding> = long
-        .map(|(line, words)| {
-            let message = format!(
-                "a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several sentences"
-            );
-            Finding::new(path, line, message)
-        })
-        .collect();
+    long.map(|(line, words)| {
+        let message =
+            format!("a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several sentences");
+        Finding::new(path, line, message)
+    })
+    .collect()
+}
+
+fn check_mean(path: &Path, text: &str) -> Option<Finding> {
     let mean = mean(text);
-    if mean > WORDS_MEAN_MAX as f64 {
-        let message = format!("sentences have {mean:.1} words on average, {WORDS_MEAN_MAX} at most");
-        findings.push(Finding::new(path, 1, message));
-    }
-    findings
+    let message = format!("sentences have {mean:.1} words on average, {WORDS_MEAN_MAX} at most");
+    (mean > WORDS_MEAN_MAX as f64).then(|| Finding::new(path, 1, message))
 }
 
 /// Returns the lines of prose in a file, with their numbers.
@@ -129,14 +138,11 @@ fn prose_of(path: &Path, text: &str) -> Vec<(usize, String)> {
                 .filter(|(_, prose)| !prose.is_empty())
                 .collect()
         }
-        Some("sh" | "py") => {
-            let comments = text.lines().enumerate().filter_map(|(index, line)| {
-                let (_, comment) = line.split_once("# ")?;
-                Some((index + 1, comment.to_owned()))
-            });
-            comments.collect()
-        }
-        _ => Vec::new(),
+        Some("c" | "h" | "cpp") => comments::of_c(text),
+        Some("f90") => comments::behind(text, "! "),
+        Some("py") => comments::of_python(text),
+        // Shell, TOML, YAML, Makefile.
+        _ => comments::behind(text, "# "),
     }
 }
 
@@ -164,8 +170,11 @@ fn without_spans(line: &str) -> String {
     text
 }
 
-/// Returns the comment of a line of Rust, and its string literals that hold a space.
+/// Returns the comment of a line of Rust, and its string literals that hold a space; or the comment of a script in a longer literal.
 fn rust_prose(line: &str) -> String {
+    if let Some(comment) = comments::of_script(line) {
+        return without_spans(comment);
+    }
     let (code, comment) = match line.split_once("//") {
         // `//` after a scheme is part of a URL.
         Some((code, comment)) if !code.ends_with(':') => (code, without_spans(comment)),

@@ -1,4 +1,5 @@
-//! Lint: length, opening and name of each file, and markers of unfinished work.
+//! Lint: opening, documentation and name of each file, markers of unfinished work, and IDs of requirements that the repository does not list.
+//! Also advice on the length of files.
 
 use crate::Finding;
 use std::path::Path;
@@ -6,8 +7,9 @@ use std::path::Path;
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of lines of a file, including inline tests: high enough that no object must be split only to fit.
-pub const LINES_MAX: usize = 700;
+/// Number of lines of a file, including inline tests, beyond which the lint advises to split it. Advice only: a limit would make people
+/// split one object only to fit.
+pub const LINES_ADVISED: usize = 700;
 /// Names that do not describe the contents.
 pub const BANNED_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "misc", "manager"];
 /// Begin of the second line of generated files.
@@ -17,23 +19,36 @@ const UNFINISHED_WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), 
 const UNFINISHED_CALLS: [&str; 3] =
     [concat!("unimpl", "emented!"), concat!("to", "do!"), concat!("db", "g!")];
 
+/// Prefixes of the IDs in a list of requirements that is not part of the repository, so that a reader cannot look them up.
+const REQUIREMENTS: [&str; 4] = ["BB-", "CC-", "DM-", "VO-"];
+
 /// Checks a file. `path` is relative to the root of the repository.
 pub fn check(path: &Path, text: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = check_requirements(path, text);
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => {
             findings.extend(check_name(path));
             findings.extend(check_opening(path, text));
-            findings.extend(check_length(path, text));
+            findings.extend(check_documentation(path, text));
             findings.extend(check_finished(path, text));
         }
         Some("md") => {}
-        _ => {
-            findings.extend(check_length(path, text));
-            findings.extend(check_finished(path, text));
-        }
+        _ => findings.extend(check_finished(path, text)),
     }
     findings
+}
+
+/// Returns advice to split a long file.
+pub fn advise(path: &Path, text: &str) -> Option<Finding> {
+    let is_document = path.extension().is_some_and(|extension| extension == "md");
+    if is_document || text.lines().nth(1).is_some_and(|line| line.starts_with(GENERATED)) {
+        return None;
+    }
+    let lines = text.lines().count();
+    let message = format!(
+        "{lines} lines, more than {LINES_ADVISED}: if it is more than one object, make a module of one of them, or of the tests"
+    );
+    (lines > LINES_ADVISED).then(|| Finding::new(path, LINES_ADVISED + 1, message))
 }
 
 fn check_name(path: &Path) -> Option<Finding> {
@@ -55,14 +70,21 @@ fn check_opening(path: &Path, text: &str) -> Option<Finding> {
     Some(Finding::new(path, 1, "open with `//!`: what the module does, its mechanism and its limits"))
 }
 
-fn check_length(path: &Path, text: &str) -> Option<Finding> {
-    if text.lines().nth(1).is_some_and(|line| line.starts_with(GENERATED)) {
-        return None;
+/// Reports documentation of one word outside of tests: it says no more than the name that it documents.
+fn check_documentation(path: &Path, text: &str) -> Vec<Finding> {
+    if path.iter().any(|part| part == "tests" || part == "tests.rs") {
+        return Vec::new();
     }
-    let lines = text.lines().count();
-    let message =
-        format!("{lines} lines, {LINES_MAX} at most: make a module of one of its parts, or of its tests");
-    (lines > LINES_MAX).then(|| Finding::new(path, LINES_MAX + 1, message))
+    let product = text.split("\nmod tests {").next().unwrap_or_default();
+    let lines: Vec<&str> = product.lines().map(str::trim).collect();
+    let line_at = |index: usize| lines.get(index).copied().unwrap_or_default();
+    let is_one_word = |&index: &usize| {
+        let (before, next) = (line_at(index.wrapping_sub(1)), line_at(index + 1));
+        let words = lines[index].strip_prefix("///").map_or(0, |words| words.split_whitespace().count());
+        words == 1 && !before.starts_with("///") && (!next.starts_with("///") || next == "///")
+    };
+    let message = "documentation of one word: state a unit or a meaning";
+    (0..lines.len()).filter(is_one_word).map(|index| Finding::new(path, index + 1, message)).collect()
 }
 
 fn check_finished(path: &Path, text: &str) -> Vec<Finding> {
@@ -73,6 +95,24 @@ fn check_finished(path: &Path, text: &str) -> Vec<Finding> {
         let call = UNFINISHED_CALLS.iter().copied().find(|call| calls(line, call));
         if let Some(mark) = word.or(call) {
             findings.push(Finding::new(path, index + 1, format!("{mark}: finish or remove it")));
+        }
+    }
+    findings
+}
+
+/// Reports IDs of requirements, such as `BB` with a hyphen and a number.
+fn check_requirements(path: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let is_id = |&word: &&str| {
+            let number = REQUIREMENTS.iter().find_map(|prefix| word.strip_prefix(prefix));
+            number.is_some_and(|number| number.starts_with(|digit: char| digit.is_ascii_digit()))
+        };
+        let mut words = line.split(|character: char| !character.is_ascii_alphanumeric() && character != '-');
+        if let Some(id) = words.find(is_id) {
+            let message =
+                format!("{id}: the repository has no list of requirements: state the reason itself");
+            findings.push(Finding::new(path, index + 1, message));
         }
     }
     findings

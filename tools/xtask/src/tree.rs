@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const READ_EXTENSIONS: [&str; 6] = ["rs", "md", "py", "sh", "toml", "yml"];
+const READ_EXTENSIONS: [&str; 10] = ["rs", "md", "py", "sh", "toml", "yml", "c", "h", "cpp", "f90"];
 const READ_NAMES: [&str; 2] = ["Makefile", "run"];
 
 /// A file of the repository.

@@ -9,7 +9,7 @@ use tameike_io::shared::PosixTree;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AggregateChoice {
-    /// All.
+    /// All new files.
     On,
     /// Those in directories in which many files are created within seconds.
     Auto,

@@ -1,4 +1,4 @@
-//! Measures the network between this agent and another one, as the OSU micro-benchmarks do (VO-5).
+//! Measures the network between this agent and another one, as the OSU micro-benchmarks do.
 //!
 //! [`Meter::measure`] measures, and calls [`Meter::serve`] of the other agent. It uses the agents' normal operations through the
 //! [`Fabric`] trait: requests with payload, puts into the caller's frames, gets by grant. The receiver verifies some words of each

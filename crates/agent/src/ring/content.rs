@@ -62,11 +62,11 @@ impl<V: Vfs> RingView<V> {
                 view.vfs.drop_location(open.handle, offset);
             }
             let located = async {
-                if accepts.placed { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
+                if accepts.located { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
             };
             let call = match located.await {
                 Ok(Some(Located { device, location, range })) => {
-                    match call.answer_placed(&device, &location, &range) {
+                    match call.answer_located(&device, &location, &range) {
                         Ok(()) => return,
                         Err(call) => call,
                     }

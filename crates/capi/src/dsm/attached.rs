@@ -17,14 +17,14 @@ pub struct Attached {
 static ALL: Mutex<Vec<Attached>> = Mutex::new(Vec::new());
 static AT_EXIT: Once = Once::new();
 /// Time limit for the lock at exit: a signal handler may have called exit(3) while its thread held the lock.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Attached {
     fn is(&self, other: &Self) -> bool {
         std::ptr::eq(self.client, other.client) && self.region == other.region
     }
 
-    /// Detaches.
+    /// Detaches the process from the region.
     pub fn close(&self) -> Answer<()> {
         self.client.close_region(self.region)
     }
@@ -48,7 +48,7 @@ pub fn remove(attached: Attached) -> bool {
 }
 
 extern "C" fn detach_all() {
-    let all = ALL.try_lock_for(PATIENCE).map(|mut all| std::mem::take(&mut *all));
+    let all = ALL.try_lock_for(LOCK_WAIT_MAX).map(|mut all| std::mem::take(&mut *all));
     // In a child, those of the parent are broken.
     let own = all.into_iter().flatten().filter(|attached| !attached.client.is_broken());
     // The process cannot report failures any more.

@@ -15,7 +15,7 @@ use tameike_ring::client::Answer;
 const MODE: u32 = 0o600;
 /// Time limit for opens that the agent declines, as another process may be creating the file, or the kernel has it open for a moment; and for
 /// attaches while processes of an earlier region detach.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ATTACH_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -46,7 +46,7 @@ fn resolved(path: &CStr) -> Option<CString> {
 /// region have not detached yet. Removes a new file that no process can use, as space is missing or the view has no regions.
 #[expect(clippy::disallowed_methods, reason = "no event shows that the last process has detached")]
 pub fn attach<T>(path: &CStr, creates: bool, attach: impl Fn(RingFile) -> Result<T>) -> Result<T> {
-    let until = monotonic() + PATIENCE;
+    let until = monotonic() + ATTACH_WAIT_MAX;
     loop {
         let (file, is_new) = if creates { open_or_create(path)? } else { (open(path, libc::O_RDWR)?, false) };
         match attach(file) {
@@ -103,7 +103,7 @@ pub fn whole_pages(size: u64) -> Result<u64> {
 
 #[expect(clippy::disallowed_methods, reason = "no event shows that the agent would serve the file again")]
 fn open(path: &CStr, flags: i32) -> Result<RingFile> {
-    let until = monotonic() + PATIENCE;
+    let until = monotonic() + ATTACH_WAIT_MAX;
     loop {
         let opened = match RingFile::open(path, flags, MODE) {
             None | Some(Answer::Declined) => {

@@ -29,7 +29,7 @@ pub const TAMEIKE_DSM_MPROTECT: c_uint = 1;
 /// Flag of tameike_dsm_create() and tameike_dsm_attach(), which all processes of the region must pass or none: two nodes never store to the
 /// same page of 4096 bytes, unless there is a barrier in between, or a flush on the first node and then an update on the second one. Stores
 /// cost less then: the kernel records which pages are written to (Linux 6.7; older kernels ignore the flag), and whole pages are sent. An
-/// update copies changes of others into all pages that the node has, and the pages are not evicted. Nobody may store to a page with a number
+/// update copies changes of others into all pages that the node has, and the pages are not evicted. No process may store to a page with a number
 /// of tameike_dsm_fetch_add(). If a process is killed, its stores since its last flush or barrier are not in the file.
 pub const TAMEIKE_DSM_ONE_WRITER: c_uint = 2;
 /// Variable that chooses the mechanism of all regions.
@@ -53,7 +53,7 @@ pub struct RegionCounters {
     pub pages_dropped: u64,
     /// Written pages into which changes of other nodes were merged.
     pub pages_merged: u64,
-    /// Barriers.
+    /// Barriers that all processes of the node have called.
     pub barriers: u64,
     /// Pages that were removed from memory, because the regions of the node exceeded their memory.
     pub pages_evicted: u64,

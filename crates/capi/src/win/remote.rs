@@ -13,7 +13,7 @@ use std::ops::Range;
 use tameike_core::wire::window::{Atomic, Elements, Signal};
 use tameike_ring::client::{Answer, Client, RemoteRank, TRANSFER_SIZE_MAX, Transfer};
 
-/// A put whose end nobody has seen yet.
+/// A put that is not known to have ended.
 struct InFlight {
     rank: u32,
     epoch: u64,

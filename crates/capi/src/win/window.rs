@@ -184,7 +184,7 @@ impl Window {
     /// Loads elements into the program's memory.
     ///
     /// # Safety
-    /// The elements are valid for writes, and accessed by nobody else during the call.
+    /// The elements are valid for writes, and no other thread accesses them during the call.
     pub unsafe fn get_strided(&self, rank: u32, from: &Strided, into: *mut u8) -> Result<()> {
         let is_near = self.is_near(rank)?;
         from.check(self.size())?;

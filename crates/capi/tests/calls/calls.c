@@ -18,8 +18,8 @@
 #define LARGE (5 * 1024 * 1024 + 123)
 #define THREADS 4
 
-static void tell(const char *what, long long told) {
-    printf("%s: %lld\n", what, told);
+static void show(const char *what, long long result) {
+    printf("%s: %lld\n", what, result);
     fflush(stdout);
 }
 
@@ -32,9 +32,9 @@ static void need(bool is_so, const char *what) {
 
 static tameike_file *opened(const char *path, int flags) {
     tameike_file *file = NULL;
-    int told = tameike_open(path, flags, 0666, &file);
-    if (told != 0) {
-        printf("%s: open: %d\n", path, told);
+    int result = tameike_open(path, flags, 0666, &file);
+    if (result != 0) {
+        printf("%s: open: %d\n", path, result);
         exit(1);
     }
     return file;
@@ -55,64 +55,64 @@ static void refusals(void) {
     tameike_file *file = NULL;
     tameike_status status;
     char byte = 0;
-    tell("open what is not there", tameike_open("none", O_RDONLY, 0, &file));
-    tell("open nothing", tameike_open(NULL, O_RDONLY, 0, &file));
-    tell("open an empty path", tameike_open("", O_RDONLY, 0, &file));
-    tell("open to nowhere", tameike_open("none", O_RDONLY, 0, NULL));
-    tell("close nothing", tameike_close(NULL));
-    tell("stat what is not there", tameike_stat("none", &status));
-    tell("unlink what is not there", tameike_unlink("none"));
-    tell("wait for nothing", tameike_wait(NULL, 0));
+    show("open what is not there", tameike_open("none", O_RDONLY, 0, &file));
+    show("open nothing", tameike_open(NULL, O_RDONLY, 0, &file));
+    show("open an empty path", tameike_open("", O_RDONLY, 0, &file));
+    show("open to nowhere", tameike_open("none", O_RDONLY, 0, NULL));
+    show("close nothing", tameike_close(NULL));
+    show("stat what is not there", tameike_stat("none", &status));
+    show("unlink what is not there", tameike_unlink("none"));
+    show("wait for nothing", tameike_wait(NULL, 0));
     tameike_file *writer = opened("once", O_WRONLY | O_CREAT | O_EXCL);
-    tell("make it again", tameike_open("once", O_WRONLY | O_CREAT | O_EXCL, 0666, &file));
-    tell("read what is for writing", tameike_read(writer, &byte, 1, 0));
-    tell("read nothing of it", tameike_read(writer, NULL, 0, 0));
-    tell("write from nowhere", tameike_write(writer, NULL, 1, 0));
-    tell("write nothing", tameike_write(writer, NULL, 0, 0));
+    show("make it again", tameike_open("once", O_WRONLY | O_CREAT | O_EXCL, 0666, &file));
+    show("read what is for writing", tameike_read(writer, &byte, 1, 0));
+    show("read nothing of it", tameike_read(writer, NULL, 0, 0));
+    show("write from nowhere", tameike_write(writer, NULL, 1, 0));
+    show("write nothing", tameike_write(writer, NULL, 0, 0));
     tameike_file *reader = opened("once", O_RDONLY);
-    tell("write what is for reading", tameike_write(reader, &byte, 1, 0));
-    tell("cut what is for reading", tameike_ftruncate(reader, 0));
-    tell("stat to nowhere", tameike_fstat(reader, NULL));
+    show("write what is for reading", tameike_write(reader, &byte, 1, 0));
+    show("cut what is for reading", tameike_ftruncate(reader, 0));
+    show("stat to nowhere", tameike_fstat(reader, NULL));
     tameike_piece piece = {0, &byte, 1};
-    tell("a list from nowhere", tameike_read_list(reader, NULL, 1));
-    tell("a list of nothing", tameike_read_list(reader, &piece, 0));
-    tell("a list of too much", tameike_read_list(reader, &piece, SIZE_MAX / 2));
-    tell("a list at the end", tameike_read_list(reader, &piece, 1));
-    tell("a list of what is for writing", tameike_read_list(writer, &piece, 1));
-    tell("close", tameike_close(reader));
-    tell("close", tameike_close(writer));
+    show("a list from nowhere", tameike_read_list(reader, NULL, 1));
+    show("a list of nothing", tameike_read_list(reader, &piece, 0));
+    show("a list of too much", tameike_read_list(reader, &piece, SIZE_MAX / 2));
+    show("a list at the end", tameike_read_list(reader, &piece, 1));
+    show("a list of what is for writing", tameike_read_list(writer, &piece, 1));
+    show("close", tameike_close(reader));
+    show("close", tameike_close(writer));
 }
 
 static void names(void) {
     tameike_status status;
     umask(027);
-    tell("close", tameike_close(opened("masked", O_RDWR | O_CREAT)));
-    tell("stat", tameike_stat("masked", &status));
-    tell("mode", status.mode);
+    show("close", tameike_close(opened("masked", O_RDWR | O_CREAT)));
+    show("stat", tameike_stat("masked", &status));
+    show("mode", status.mode);
     umask(022);
-    tell("mkdir", tameike_mkdir("directory", 0777));
-    tell("mkdir", tameike_mkdir("directory", 0777));
-    tell("stat", tameike_stat("./directory", &status));
-    tell("mode", status.mode);
-    tell("rename", tameike_rename("masked", "directory/new", 0));
-    tell("rename", tameike_rename("masked", "directory/new", 0));
-    tell("stat", tameike_stat("directory/../directory/new", &status));
-    tell("rename to what is there", tameike_rename("once", "directory/new", 1 /* RENAME_NOREPLACE */));
-    tell("link", symlink("directory/new", "link"));
-    tell("stat of a link", tameike_stat("link", &status));
-    tell("is a file", S_ISREG(status.mode));
-    tell("lstat of a link", tameike_lstat("link", &status));
-    tell("is a link", S_ISLNK(status.mode));
-    tell("open by a link", tameike_close(opened("link", O_RDONLY)));
-    tell("not by a link", tameike_open("link", O_RDONLY | O_NOFOLLOW, 0, &(tameike_file *){NULL}));
-    tell("unlink", tameike_unlink("link"));
-    tell("unlink a directory", tameike_unlink("directory") < 0);
+    show("mkdir", tameike_mkdir("directory", 0777));
+    show("mkdir", tameike_mkdir("directory", 0777));
+    show("stat", tameike_stat("./directory", &status));
+    show("mode", status.mode);
+    show("rename", tameike_rename("masked", "directory/new", 0));
+    show("rename", tameike_rename("masked", "directory/new", 0));
+    show("stat", tameike_stat("directory/../directory/new", &status));
+    show("rename to what is there", tameike_rename("once", "directory/new", 1 /* RENAME_NOREPLACE */));
+    show("link", symlink("directory/new", "link"));
+    show("stat of a link", tameike_stat("link", &status));
+    show("is a file", S_ISREG(status.mode));
+    show("lstat of a link", tameike_lstat("link", &status));
+    show("is a link", S_ISLNK(status.mode));
+    show("open by a link", tameike_close(opened("link", O_RDONLY)));
+    show("not by a link", tameike_open("link", O_RDONLY | O_NOFOLLOW, 0, &(tameike_file *){NULL}));
+    show("unlink", tameike_unlink("link"));
+    show("unlink a directory", tameike_unlink("directory") < 0);
     char *directory = getcwd(NULL, 0), *path = NULL;
     need(asprintf(&path, "%s//directory/new", directory) > 0, "a path");
-    tell("stat by an absolute path", tameike_stat(path, &status));
+    show("stat by an absolute path", tameike_stat(path, &status));
     free(path);
     free(directory);
-    tell("stat outside", tameike_stat("/", &status));
+    show("stat outside", tameike_stat("/", &status));
 }
 
 static void contents(void) {
@@ -120,38 +120,38 @@ static void contents(void) {
     tameike_status status;
     fill(bytes, LARGE, 0);
     tameike_file *file = opened("large", O_RDWR | O_CREAT);
-    tell("write", tameike_write(file, bytes, 1000, 0));
-    tell("write", tameike_write(file, bytes, LARGE, 0));
-    tell("read", tameike_read(file, found, LARGE + 100, 0));
+    show("write", tameike_write(file, bytes, 1000, 0));
+    show("write", tameike_write(file, bytes, LARGE, 0));
+    show("read", tameike_read(file, found, LARGE + 100, 0));
     need(is_filled(found, LARGE, 0), "what was read was written");
-    tell("read the end", tameike_read(file, found, 4096, LARGE - 77));
+    show("read the end", tameike_read(file, found, 4096, LARGE - 77));
     need(is_filled(found, 77, LARGE - 77), "what was read was written");
-    tell("read beyond", tameike_read(file, found, 10, LARGE + 5));
-    tell("fsync", tameike_fsync(file));
-    tell("fstat", tameike_fstat(file, &status));
-    tell("size", (long long)status.size);
-    tell("names", status.nlink);
-    tell("truncate", tameike_ftruncate(file, 3000));
-    tell("extend", tameike_ftruncate(file, 5000));
-    tell("read", tameike_read(file, found, 8000, 2000));
+    show("read beyond", tameike_read(file, found, 10, LARGE + 5));
+    show("fsync", tameike_fsync(file));
+    show("fstat", tameike_fstat(file, &status));
+    show("size", (long long)status.size);
+    show("names", status.nlink);
+    show("truncate", tameike_ftruncate(file, 3000));
+    show("extend", tameike_ftruncate(file, 5000));
+    show("read", tameike_read(file, found, 8000, 2000));
     need(is_filled(found, 1000, 2000) && found[1000] == 0 && found[2999] == 0, "cut and extended");
-    tell("unlink", tameike_unlink("large"));
-    tell("fstat", tameike_fstat(file, &status));
-    tell("names", status.nlink);
-    tell("read", tameike_read(file, found, 8000, 0));
-    tell("close", tameike_close(file));
+    show("unlink", tameike_unlink("large"));
+    show("fstat", tameike_fstat(file, &status));
+    show("names", status.nlink);
+    show("read", tameike_read(file, found, 8000, 0));
+    show("close", tameike_close(file));
     tameike_file *first = opened("log", O_WRONLY | O_CREAT | O_APPEND), *second = opened("log", O_WRONLY | O_APPEND);
-    tell("append", tameike_write(first, "one ", 4, 999));
-    tell("append", tameike_write(second, "two ", 4, 0));
-    tell("append much", tameike_write(first, bytes, LARGE, 0));
+    show("append", tameike_write(first, "one ", 4, 999));
+    show("append", tameike_write(second, "two ", 4, 0));
+    show("append much", tameike_write(first, bytes, LARGE, 0));
     tameike_piece pieces[] = {{0, "three ", 6}, {0, "four", 4}};
-    tell("append a list", tameike_write_list(second, pieces, 2));
-    tell("close", tameike_close(first));
-    tell("close", tameike_close(second));
+    show("append a list", tameike_write_list(second, pieces, 2));
+    show("close", tameike_close(first));
+    show("close", tameike_close(second));
     file = opened("log", O_RDONLY);
-    tell("read", tameike_read(file, found, 18, LARGE + 8 - 8));
+    show("read", tameike_read(file, found, 18, LARGE + 8 - 8));
     need(memcmp(found + 8, "three four", 10) == 0, "appended in order");
-    tell("close", tameike_close(file));
+    show("close", tameike_close(file));
     free(bytes);
     free(found);
 }
@@ -166,50 +166,50 @@ static void lists(void) {
         int count = 0;
         for (int record = rank; record < RECORDS; record += 2)
             pieces[count++] = (tameike_piece){(uint64_t)record * RECORD, bytes + record * RECORD, RECORD};
-        tell("write a list", tameike_write_list(file, pieces, count));
-        tell("close", tameike_close(file));
+        show("write a list", tameike_write_list(file, pieces, count));
+        show("close", tameike_close(file));
     }
     tameike_file *file = opened("records", O_RDWR);
     for (int record = 0; record < RECORDS; record++) {
         int from = RECORDS - 1 - record;
         pieces[record] = (tameike_piece){(uint64_t)from * RECORD, found + from * RECORD, RECORD};
     }
-    tell("read a list", tameike_read_list(file, pieces, RECORDS));
+    show("read a list", tameike_read_list(file, pieces, RECORDS));
     need(is_filled(found, RECORDS * RECORD, 0), "each record is in its place");
     /* The third piece is short. */
     tameike_piece beyond[] = {{0, found, 10}, {20, found + 20, 0}, {RECORDS * RECORD - 5, found + 40, 10}, {0, found, 10}};
-    tell("read a list beyond the end", tameike_read_list(file, beyond, 4));
+    show("read a list beyond the end", tameike_read_list(file, beyond, 4));
     memset(found, 0, RECORDS * RECORD);
     tameike_request *requests[6];
     for (int number = 0; number < 6; number++)
-        tell("submit", tameike_submit_read(file, pieces + 10 * number, 10, &requests[number]));
+        show("submit", tameike_submit_read(file, pieces + 10 * number, 10, &requests[number]));
     for (int number = 5; number >= 0; number--) {
-        ssize_t told;
-        while ((told = tameike_wait(requests[number], number % 2 == 0 ? 0 : 100)) == -EINPROGRESS) {}
-        tell("wait", told);
+        ssize_t result;
+        while ((result = tameike_wait(requests[number], number % 2 == 0 ? 0 : 100)) == -EINPROGRESS) {}
+        show("wait", result);
     }
     need(is_filled(found, RECORDS * RECORD, 0), "each record is in its place");
     for (int record = 0; record < RECORDS; record++) pieces[record].memory = bytes + record * RECORD;
     tameike_request *request;
-    tell("submit", tameike_submit_write(file, pieces, RECORDS, &request));
-    tell("close what is in use", tameike_close(file));
-    tell("wait", tameike_wait(request, -1));
+    show("submit", tameike_submit_write(file, pieces, RECORDS, &request));
+    show("close what is in use", tameike_close(file));
+    show("wait", tameike_wait(request, -1));
     for (int record = 0; record < RECORDS; record++) {
         need(tameike_read(file, found, RECORD, pieces[record].offset) == RECORD, "a whole record");
         need(memcmp(found, bytes + record * RECORD, RECORD) == 0, "the record that was written there");
     }
-    tell("a request of what is for reading", tameike_close(file));
+    show("a request of what is for reading", tameike_close(file));
     file = opened("records", O_RDONLY);
-    tell("submit", tameike_submit_write(file, pieces, 2, &request));
-    tell("wait", tameike_wait(request, -1));
-    tell("close", tameike_close(file));
+    show("submit", tameike_submit_write(file, pieces, 2, &request));
+    show("wait", tameike_wait(request, -1));
+    show("close", tameike_close(file));
     free(bytes);
     free(found);
 }
 
 static void the_kernels(void) {
     tameike_file *file = opened("mapped", O_RDWR | O_CREAT);
-    tell("write", tameike_write(file, "by the ring", 11, 0));
+    show("write", tameike_write(file, "by the ring", 11, 0));
     int number = tameike_descriptor(file);
     need(number >= 0, "a descriptor");
     need(fcntl(number, F_GETFD) == FD_CLOEXEC, "close-on-exec");
@@ -217,11 +217,11 @@ static void the_kernels(void) {
     need(memory != MAP_FAILED && memcmp(memory, "by the ring", 11) == 0, "the same bytes");
     memcpy(memory, "BY", 2);
     char found[12] = {0};
-    tell("read", tameike_read(file, found, 11, 0));
-    tell(found, tameike_descriptor(file) == number);
+    show("read", tameike_read(file, found, 11, 0));
+    show(found, tameike_descriptor(file) == number);
     munmap(memory, 4096);
-    tell("write", tameike_write(file, "again", 5, 11));
-    tell("close", tameike_close(file));
+    show("write", tameike_write(file, "again", 5, 11));
+    show("close", tameike_close(file));
 }
 
 static void *work(void *shared) {
@@ -253,7 +253,7 @@ static void threads(void) {
     for (int thread = 0; thread < THREADS; thread++)
         need(pthread_create(&running[thread], NULL, work, file) == 0, "a thread");
     for (int thread = 0; thread < THREADS; thread++) pthread_join(running[thread], NULL);
-    tell("close", tameike_close(file));
+    show("close", tameike_close(file));
 }
 
 int main(void) {

@@ -151,11 +151,11 @@ static int calls(const char *dir) {
     SAY(tameike_agg_known(container, known, (size_t)size - 1) == size && known[0] == 0);
     SAY(tameike_agg_known(container, known, sizeof known) == size && memcmp(known, "TMKC", 4) == 0);
     SAY(tameike_agg_finalize(container) == 0);
-    tameike_agg_options told = any;
-    told.known_size = (size_t)size;
-    SAY(tameike_agg_initialize(dir, O_RDONLY, &told, &container) == -EFAULT);
-    told.known = known;
-    SAY(tameike_agg_initialize(dir, O_RDONLY, &told, &container) == 0);
+    tameike_agg_options with_known = any;
+    with_known.known_size = (size_t)size;
+    SAY(tameike_agg_initialize(dir, O_RDONLY, &with_known, &container) == -EFAULT);
+    with_known.known = known;
+    SAY(tameike_agg_initialize(dir, O_RDONLY, &with_known, &container) == 0);
     SAY(tameike_agg_open(container, "last", O_RDONLY, 0, &file) == 0 && tameike_agg_close(file) == 0);
     SAY(tameike_agg_finalize(container) == 0);
     if (reports(dir)) return 1;

@@ -36,9 +36,9 @@ int main(int count, char **arguments) {
     if (strcmp(arguments[1], "child") == 0) {
         pid_t made = fork();
         if (made == 0) {
-            int told = child(file, request);
+            int code = child(file, request);
             fflush(stdout);
-            _exit(told);
+            _exit(code);
         }
         int status;
         if (waitpid(made, &status, 0) != made || status != 0) return fail("the child is content");
@@ -48,7 +48,7 @@ int main(int count, char **arguments) {
     if (tameike_wait(request, -1) != 4) return fail("read");
     puts("ready");
     fflush(stdout);
-    if (getchar() == EOF) return fail("told that the agent has gone");
+    if (getchar() == EOF) return fail("a byte says that the agent has gone");
     if (tameike_read(file, bytes, 4, 0) != -EIO) return fail("reading fails");
     if (tameike_submit_read(file, &piece, 1, &request) != 0) return fail("submitted");
     if (tameike_wait(request, -1) != -EIO) return fail("a request fails");

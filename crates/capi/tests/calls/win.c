@@ -386,7 +386,7 @@ static int left(char **arguments) {
     }
     /* That of the others can. */
     EQUAL(tameike_win_fetch_add(win, (unsigned)(rank + 1) % (unsigned)(ranks - 1), 24, 1, NULL), 0);
-    /* Nobody detaches before all others have done the same. */
+    /* No process detaches before all others have done the same. */
     for (unsigned other = 0; other < gone; other++) EQUAL(tameike_win_fetch_add(win, other, 32, 1, NULL), 0);
     volatile uint64_t *ended = (uint64_t *)((char *)tameike_win_address(win, (unsigned)rank) + 32);
     for (int turns = 0; *ended < gone; turns++) {

@@ -85,7 +85,7 @@ pub struct CreateArguments {
 /// Compression of data in a container.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Compress {
-    /// Uncompressed
+    /// No compression
     None,
     /// Zstandard, for data that becomes smaller by at least an eighth
     Zstd,

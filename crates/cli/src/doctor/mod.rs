@@ -12,7 +12,7 @@ use std::io::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Supported.
+    /// The machine supports it.
     Ok,
     /// Works, but slowly or less conveniently.
     Slow,

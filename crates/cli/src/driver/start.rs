@@ -171,19 +171,19 @@ impl Driver {
 
     /// Waits until all agents have replied without fault. If one has failed, waits [`FAULTS_TIME`] for the faults of others.
     fn await_start(&mut self, id: GatherId, deadline: Duration, what: &str) -> Result<Gather> {
-        let mut patience = None;
+        let mut faults_deadline = None;
         loop {
             let faults = self.start_faults(id);
             if !faults.is_empty() {
-                let until = *patience.get_or_insert_with(|| deadline.min(monotonic() + FAULTS_TIME));
+                let until = *faults_deadline.get_or_insert_with(|| deadline.min(monotonic() + FAULTS_TIME));
                 if self.is_gathered(id) || monotonic() >= until {
                     return Err(Fault::new(Errno::EHOSTDOWN, faults.join("; ")));
                 }
             } else if self.is_gathered(id) {
                 return Ok(self.take_gather(id));
             }
-            match self.next(Some(patience.unwrap_or(deadline))) {
-                Notice::TimedOut if patience.is_some() => {}
+            match self.next(Some(faults_deadline.unwrap_or(deadline))) {
+                Notice::TimedOut if faults_deadline.is_some() => {}
                 Notice::TimedOut => {
                     let late: Vec<_> = self.gather(id).into_iter().flat_map(|g| &g.waiting).collect();
                     let limit = self.record.plan.start_limit_s;

@@ -40,17 +40,17 @@ fn row(line: &NodeLine) -> [String; 11] {
     };
     let Some(status) = &line.status else { return cells(std::array::from_fn(|_| "-".to_owned())) };
     let value = |name: &str| of(&status.counters, name);
-    let requested = value(counters::HELD_REQUESTED_PAGES);
-    let delivered = value(counters::HELD_DELIVERED_PAGES);
+    let requested = value(counters::PEER_READ_REQUESTED_PAGES);
+    let delivered = value(counters::PEER_READ_SERVED_PAGES);
     cells([
         show(value(counters::READ_MEMORY)),
-        show(value(counters::READ_HOLDERS)),
+        show(value(counters::READ_PEER_MEMORY)),
         show(value(counters::READ_HOMES)),
         requested.to_string(),
         delivered.to_string(),
         hit_rate(requested, delivered),
         show(value(counters::SENT)),
-        show(value(counters::LOADED_HOLDERS)),
+        show(value(counters::LOADED_PEER_MEMORY)),
         show(value(counters::LOADED_SHARED)),
     ])
 }

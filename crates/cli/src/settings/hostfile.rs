@@ -15,9 +15,9 @@ pub struct HostSpec {
     pub host: String,
     /// Address at which other nodes reach it, if its name does not resolve to it.
     pub address: Option<String>,
-    /// True if the node has a device (BB-2).
+    /// True if the node has a device.
     pub device: bool,
-    /// Nodes of a group share the group's devices (BB-2).
+    /// Nodes of a group share the group's devices.
     pub group: u32,
 }
 

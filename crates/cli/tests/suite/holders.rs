@@ -46,16 +46,16 @@ fn a_file_that_all_nodes_read_is_read_from_the_shared_directory_once() {
             start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
         };
         assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{text}");
-        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {text}");
+        assert_eq!(value("loaded_peer_memory_bytes"), 0, "the homes have it: {text}");
         // The kernel may read ahead some pages twice.
-        let brought = value("read_home_bytes") + value("read_other_memory_bytes");
+        let brought = value("read_home_bytes") + value("read_peer_memory_bytes");
         let wanted = u64::from(NODES) * SIZE as u64;
         assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {text}");
-        assert!(value("held_delivered") <= value("held_requested"), "{text}");
+        assert!(value("peer_reads_served") <= value("peer_reads_requested"), "{text}");
         let by_libfabric = how.iter().any(|word| word.starts_with("ofi"));
         assert_eq!(text.contains("libfabric_read_bytes="), by_libfabric, "{text}");
         assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{text}");
-        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{text}");
+        assert!(how != ["--no-peer-reads"] || value("peer_reads_requested") == 0, "{text}");
         let rows = text.lines().filter(|line| line.contains(" localhost ")).count();
         assert_eq!(rows, NODES as usize, "{text}");
     }
@@ -149,7 +149,7 @@ fn files_that_do_not_fit_are_reported_and_holes_and_odd_names_work() {
         warm sparse; loaded
         words=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
         echo "$words" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
-        # What has no room is not read either, but for what was being read at that moment.
+        # What does not fit is not read either, except what was being read at that moment.
         test $(loaded) -le $((27 << 20))"#;
     let options = ["--memory", "64MiB", "--capacity", "cache=8M,shared=8M,node-local=8M"];
     let text = succeed(&mut site.job(2, &options, script));

@@ -33,7 +33,7 @@ mod mosaic;
 mod names;
 mod neighbours;
 mod network;
-mod one_dead;
+mod one_failed;
 mod packed;
 mod packed_beside;
 mod packed_faults;

@@ -17,7 +17,7 @@ fn a_working_directory_stays_valid_when_another_node_renames_it() {
             on 'mv a c; mkdir -p a/b; echo wrong > a/b/file'
             test "$(cat file)" = right; echo more >> file; mkdir sub; cd -P sub
             test "$(cat ../file | tr '\n' ' ')" = "right more "
-            # (Without -P, cd goes by the path that it remembers.) To where this node has never been, and on from there.
+            # (Without -P, cd uses the path that it remembers.) To where this node has never been, and on from there.
             on 'mkdir -p far/away; mv c far/away/d; test "$(cat far/away/d/b/file | wc -l)" = 2'
             echo here > new; mv new newer; ls | grep -qx newer; test "$(cat ../file | wc -l)" = 2
             exec 7< ..

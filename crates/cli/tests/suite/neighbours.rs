@@ -31,7 +31,7 @@ def outcomes():
         try:
             bytes = os.pread(file, UNIT, unit * UNIT)
             right = b"%08d" % unit * (UNIT // 8)
-            # The kernel asks for a part at a time, and tells of an error after the first one as a short read.
+            # The kernel asks for a part at a time, and reports an error after the first one as a short read.
             found.append("right" if bytes == right else "short" if right.startswith(bytes) else "wrong")
         except OSError as error:
             found.append("short" if error.errno == errno.EIO else str(error))

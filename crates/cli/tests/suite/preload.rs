@@ -303,7 +303,7 @@ for view in sys.argv[1:]:
     fd = os.open("dir/below/file", os.O_RDWR | os.O_CREAT, 0o644)
     os.pwrite(fd, b"text", 0)
     os.mkdir("other")
-    os.rmdir("other")  # the agent walks anew from now on
+    os.rmdir("other")  # the agent resolves paths again from now on
     assert not os.path.exists("nothing") and not os.path.exists("other/nothing")
     os.fchmod(fd, 0o640)  # not by the ring
     with open(f"/proc/self/fd/{fd}", "rb") as again:

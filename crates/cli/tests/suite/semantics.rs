@@ -122,7 +122,7 @@ fn a_file_that_is_removed_while_open_stays_usable() {
                on $remover rm $view/file
                touch $marks/removed
                wait $user
-               # The cache view has the room of the shared file system, which others use too.
+               # The cache view shows the space of the shared file system, which other programs use too.
                test $view = $TAMEIKE_CACHE || nodes 0 await_free $view $free
                rm $marks/*
            done; done"#);

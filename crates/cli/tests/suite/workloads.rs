@@ -223,7 +223,7 @@ ctypes.memmove(place + 6000, b"later", 5)
 assert libc.munmap(place, size) == 0
 END
         on 0 'python3 map.py'
-        # Nobody waits for what a mapping writes after the last close; it comes all the same.
+        # No call waits for what a mapping writes after the last close; it is written all the same.
         cat > check.py <<'END'
 import time
 for _ in range(200):

@@ -34,12 +34,12 @@ impl Counters {
     pub(super) fn report(&self) -> Vec<Counter> {
         let named = [
             (counters::READ_MEMORY, &self.memory),
-            (counters::READ_HOLDERS, &self.holders),
+            (counters::READ_PEER_MEMORY, &self.holders),
             (counters::READ_HOMES, &self.homes),
-            (counters::HELD_REQUESTED, &self.requested),
-            (counters::HELD_DELIVERED, &self.delivered),
-            (counters::HELD_REQUESTED_PAGES, &self.requested_pages),
-            (counters::HELD_DELIVERED_PAGES, &self.delivered_pages),
+            (counters::PEER_READS_REQUESTED, &self.requested),
+            (counters::PEER_READS_SERVED, &self.delivered),
+            (counters::PEER_READ_REQUESTED_PAGES, &self.requested_pages),
+            (counters::PEER_READ_SERVED_PAGES, &self.delivered_pages),
             (counters::DAMAGED, &self.damaged),
         ];
         named.map(|(name, count)| Counter::new(name, count.0.load(Ordering::Relaxed))).into()

@@ -47,7 +47,7 @@ pub(super) struct Search {
 
 /// The eviction queues. Each unit in memory is in one of them. An entry whose unit has left memory for another reason is removed when it
 /// reaches the front, or when a queue exceeds twice the capacity.
-pub(super) struct Queues {
+pub(super) struct S3FifoQueues {
     /// Number of units that fit in memory.
     capacity: usize,
     small: VecDeque<Arc<QueueEntry>>,
@@ -55,7 +55,7 @@ pub(super) struct Queues {
     ghost: Ghost,
 }
 
-impl Queues {
+impl S3FifoQueues {
     pub(super) fn new(capacity: usize) -> Self {
         let (small, main, ghost) = Default::default();
         Self { capacity, small, main, ghost }

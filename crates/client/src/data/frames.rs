@@ -1,6 +1,6 @@
-//! Frames of the data engine: allocates them to units, and reclaims them from units that [`Queues`] chooses for eviction.
+//! Frames of the data engine: allocates them to units, and reclaims them from units that [`S3FifoQueues`] chooses for eviction.
 
-use super::eviction::{Candidate, Need, Queues};
+use super::eviction::{Candidate, Need, S3FifoQueues};
 use super::file::FileData;
 use super::file::{Evicted, UnitFrame};
 use super::file_table::FileTable;
@@ -20,7 +20,7 @@ pub(super) struct FrameCache {
     files: Arc<FileTable>,
     pool: Pool,
     /// Lock order: after the lock of a file.
-    queues: Mutex<Queues>,
+    queues: Mutex<S3FifoQueues>,
     waiting: AtomicU32,
     /// Notified when a unit with a frame may have become clean.
     clean: Event,
@@ -28,7 +28,7 @@ pub(super) struct FrameCache {
 
 impl FrameCache {
     pub(super) fn new(pool: Pool, files: Arc<FileTable>) -> Self {
-        let queues = Mutex::new(Queues::new(pool.share() as usize));
+        let queues = Mutex::new(S3FifoQueues::new(pool.share() as usize));
         Self { files, pool, queues, waiting: AtomicU32::new(0), clean: Event::new() }
     }
 

@@ -253,7 +253,7 @@ impl DataEngine {
         self.peer_server.serve(unit, range, generation)
     }
 
-    /// Returns all bytes in memory that their homes also have, for the memory scrubber.
+    /// Returns all bytes in memory that their homes also have.
     pub fn at_rest(&self) -> Vec<AtRest> {
         self.peer_server.at_rest()
     }

@@ -1,4 +1,4 @@
-//! Peer reads: fetches bytes from another node that may have them in memory (CC-3).
+//! Peer reads: fetches bytes from another node that may have them in memory.
 //!
 //! The open reports the holders ([`FileData::holding`]).
 

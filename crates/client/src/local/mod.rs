@@ -1,4 +1,4 @@
-//! The node-local view: a directory on the node's own disk with a capacity limit (BB-1, BB-6).
+//! The node-local view: a directory on the node's own disk with a capacity limit.
 //!
 //! Calls run on the calling thread, because the disk is local. The kernel serves node-local views in memory; this module does not.
 

@@ -10,16 +10,17 @@ pub(crate) struct Identity {
     /// Inode number, unique among files that exist at the same time.
     pub inode: InodeId,
     /// As [`FileStat::handle_hash`].
-    pub birth: u64,
+    pub handle_hash: u64,
 }
 
 impl Identity {
     pub(crate) fn of(stat: &FileStat) -> Self {
-        Self { inode: stat.inode_id(), birth: stat.handle_hash }
+        Self { inode: stat.inode_id(), handle_hash: stat.handle_hash }
     }
 
     /// Returns true if both are one file, as far as the file system can distinguish successive files.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        self.inode == other.inode && (self.birth == other.birth || self.birth == 0 || other.birth == 0)
+        self.inode == other.inode
+            && (self.handle_hash == other.handle_hash || self.handle_hash == 0 || other.handle_hash == 0)
     }
 }

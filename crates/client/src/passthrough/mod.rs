@@ -88,7 +88,7 @@ impl Passthrough {
 
     /// Identity of the file behind a number of the frontend.
     pub(crate) fn identity(&self, file: FileNumber) -> Identity {
-        self.tree.identity(file).unwrap_or(Identity { inode: InodeId(file.0), birth: 0 })
+        self.tree.identity(file).unwrap_or(Identity { inode: InodeId(file.0), handle_hash: 0 })
     }
 
     /// The frontend's number of the file that was last seen with this inode number.

@@ -1,13 +1,10 @@
 //! Ownership of new files: the agent creates them on behalf of the calling user.
 
 use std::sync::Arc;
-use tameike_core::attr::AttrChange;
+use tameike_core::attr::{AttrChange, S_ISGID};
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{FileStat, SharedFile, SharedFs, split};
-
-/// Set-group-ID bit of a mode: files created in such a directory inherit its group.
-const SETGID: u16 = 0o2000;
 
 /// The user and the group of the calling process.
 #[derive(Clone, Copy)]
@@ -50,13 +47,13 @@ impl Owner {
         let uid = (stat.uid != self.uid).then_some(self.uid);
         let inherits = || {
             let dir = split(path).map_or(&b""[..], |(dir, _)| dir);
-            fs.stat(dir).is_ok_and(|dir| dir.mode & SETGID != 0)
+            fs.stat(dir).is_ok_and(|dir| dir.mode & S_ISGID != 0)
         };
         let gid = (stat.gid != self.gid && !inherits()).then_some(self.gid);
         (uid.is_some() || gid.is_some()).then(|| AttrChange {
             uid,
             gid,
-            mode: mode.map(|mode| mode | (stat.mode & SETGID)),
+            mode: mode.map(|mode| mode | (stat.mode & S_ISGID)),
             ..AttrChange::default()
         })
     }

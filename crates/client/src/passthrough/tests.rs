@@ -18,8 +18,8 @@ impl Tree {
     }
 }
 
-fn seen(file: FileNumber, birth: u64, links: Links) -> Seen {
-    Seen { file: Identity { inode: InodeId(file.0), birth }, links }
+fn seen(file: FileNumber, handle_hash: u64, links: Links) -> Seen {
+    Seen { file: Identity { inode: InodeId(file.0), handle_hash }, links }
 }
 
 fn tree() -> Tree {
@@ -181,7 +181,7 @@ fn a_reused_inode_number_gets_a_new_file_number() {
 #[test]
 fn the_creation_time_distinguishes_files_with_one_inode_number() {
     let (tree, name) = (Tree::default(), b"name");
-    let [old, new] = [1, 2].map(|birth| seen(FILE, birth, Links::One));
+    let [old, new] = [1, 2].map(|handle_hash| seen(FILE, handle_hash, Links::One));
     let number = tree.found(FileNumber::ROOT, name, old);
     assert!(tree.is(number, &old) && !tree.is(number, &new));
     let next = tree.found(FileNumber::ROOT, name, new);

@@ -232,8 +232,9 @@ impl State {
         if let Some(&file) = self.numbers.get(&inode)
             && let Some(node) = self.nodes.get_mut(&file).filter(|node| node.seen.file.is(&seen.file))
         {
-            let birth = if seen.file.birth == 0 { node.seen.file.birth } else { seen.file.birth };
-            node.seen = Seen { file: Identity { inode, birth }, ..seen };
+            let handle_hash =
+                if seen.file.handle_hash == 0 { node.seen.file.handle_hash } else { seen.file.handle_hash };
+            node.seen = Seen { file: Identity { inode, handle_hash }, ..seen };
             return file;
         }
         let mut file = FileNumber(inode.0);

@@ -22,7 +22,7 @@ impl Memory {
     /// `EHOSTDOWN` if the home has failed; `EIO` if the data is damaged; `ENOMEM`.
     pub async fn fetch(self: &Arc<Self>, page: u32, userfault: Option<&Userfault>) -> Result<u32> {
         let unit = page / UNIT_PAGES;
-        self.parts.space.make_room().await;
+        self.parts.space.evict_to_limit().await;
         loop {
             listener!(self.fetched => ended);
             let control = self.control();

@@ -247,7 +247,7 @@ impl<'a> Differences<'a> {
             if !(self.is_compared)(word) {
                 continue;
             }
-            let has_room = if self.memory.tracking == Tracking::WrittenPages {
+            let fits = if self.memory.tracking == Tracking::WrittenPages {
                 writer.push_whole(page, |data| memory.read(page..page + 1, data))
             } else {
                 memory.read(page..page + 1, &mut data);
@@ -258,7 +258,7 @@ impl<'a> Differences<'a> {
                 }
                 writer.push(page, &difference, &data)
             };
-            if !has_room {
+            if !fits {
                 log::error!("a patch of a page of a region exceeds its largest size");
             }
         }

@@ -82,7 +82,7 @@ impl Space {
     }
 
     /// Evicts pages if the memory of all regions exceeds the limit, from time to time. Call it before each fetch.
-    pub async fn make_room(&self) {
+    pub async fn evict_to_limit(&self) {
         let fetched = self.fetched.load(Ordering::Relaxed);
         if fetched < self.window_max().min(FETCHED_MAX) {
             return;

@@ -1,4 +1,4 @@
-//! A remote memory window on this node ([decision 0091](../../../../docs/decisions/0091-windows.md)).
+//! A remote memory window on this node ([decision 0091](../../../../docs/decisions/0091-remote-memory-windows.md)).
 //!
 //! A window is a region without pages. Its processes have ranks, and each has memory that all processes of its node map. Accesses to
 //! ranks on other nodes come here: this node sends them to the agent of the rank, which applies them to the memory. The process of the

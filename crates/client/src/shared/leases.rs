@@ -10,7 +10,7 @@ use crate::data::Access;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use tameike_core::limits::{HELD_NAMES_MAX, NAME_LEASE};
+use tameike_core::limits::{DENTRY_LEASES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Attr, InodeId};
 
@@ -73,7 +73,7 @@ impl Names {
     }
 
     fn evict_old(&mut self, now: Duration) {
-        let is_full = |names: &Self| names.order.len() >= HELD_NAMES_MAX;
+        let is_full = |names: &Self| names.order.len() >= DENTRY_LEASES_MAX;
         while let Some(&(until, inode)) =
             self.order.front().filter(|(until, _)| *until <= now || is_full(self))
         {

@@ -7,7 +7,7 @@ use super::opens::Opening;
 use crate::data::{FileVersion, Home};
 use crate::replies::unexpected_reply;
 use crate::types::{Found, OpenMode, Opened, has_setid};
-use tameike_core::attr::AttrChange;
+use tameike_core::attr::{AttrChange, S_ISGID};
 use tameike_core::wire::meta::{
     Command, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
 };
@@ -15,8 +15,6 @@ use tameike_core::{Errno, Fault, FileKind, HomeId, InodeId, Result, name};
 
 /// Most corrections of one directory's sharding within one request.
 pub(super) const CORRECTIONS_MAX: u32 = 8;
-/// Set-group-ID mode bit.
-const SETGID: u16 = 0o2000;
 
 /// A directory entry, as its home returned it.
 pub(super) struct Entry {
@@ -103,10 +101,10 @@ impl SharedView {
             FileKind::File => parent.layout.inherited_by_file(self.local()),
             _ => parent.layout,
         };
-        if parent.mode & SETGID != 0 {
+        if parent.mode & S_ISGID != 0 {
             new.gid = parent.gid;
             if new.kind == FileKind::Directory {
-                new.mode |= SETGID;
+                new.mode |= S_ISGID;
             }
         }
         Ok(())

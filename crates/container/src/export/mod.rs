@@ -21,9 +21,9 @@ const WHOLE_MAX: u64 = 1 << 20;
 /// Format of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// tar.
+    /// A tar archive.
     Tar,
-    /// zip.
+    /// A zip archive.
     Zip,
 }
 

@@ -69,9 +69,9 @@ pub struct Node {
     pub kind: FileKind,
     /// Permission bits: `0o7777`.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Device number of a device file.
     pub rdev: u32,

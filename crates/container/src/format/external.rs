@@ -34,7 +34,7 @@ pub fn is_name(name: &[u8]) -> bool {
 pub struct Identity {
     /// Number of the file while it is packed.
     pub number: u64,
-    /// ctime.
+    /// Time of the last change of content or attributes.
     pub ctime: Timestamp,
     /// Location of the content.
     pub location: ContentLocation,

@@ -72,7 +72,7 @@ impl Kind {
 pub struct Position {
     /// Number of the container.
     pub container: u64,
-    /// Lane.
+    /// Lane of the record.
     pub lane: LaneId,
     /// Address in the lane.
     pub address: u64,
@@ -104,11 +104,11 @@ pub struct Chunk {
 /// The decoded head of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Purpose.
+    /// Purpose of the record.
     pub kind: Kind,
     /// Compression of those chunks that are compressed.
     pub codec: Codec,
-    /// Position.
+    /// Position of the record in the container.
     pub position: Position,
     /// The entry, of records of kind [`Kind::Entry`].
     pub entry: Option<Entry>,

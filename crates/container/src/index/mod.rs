@@ -86,11 +86,11 @@ pub struct Brief {
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
-    /// mtime.
+    /// Time of the last change of content.
     pub mtime: Timestamp,
     /// Size of the content, in bytes.
     pub size: u64,

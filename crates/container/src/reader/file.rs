@@ -85,7 +85,7 @@ impl FileReader {
         Self { source, node, extents, piece: None, external: None }
     }
 
-    /// Attributes.
+    /// Attributes of the file.
     pub fn node(&self) -> &Node {
         &self.node
     }

@@ -33,7 +33,7 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct IndexSnapshot {
-    /// [`Index::sum`].
+    /// Checksum of the index, from [`Index::sum`].
     sum: u32,
     /// The whole index, if it is small.
     #[serde(with = "serde_bytes")]

@@ -3,12 +3,11 @@
 use super::draft::Draft;
 use super::{OpenFile, Refresh, WriterFile};
 use crate::format::subfile::Subfile;
-use crate::{Brief, Container, Content, IndexEntry, LaneWriter, Node, Opener, Put};
+use crate::{Brief, Container, Content, IndexEntry, LaneWriter, Node, Opener, Put, Versions};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_io::os::process::wall;
+use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{Access, SharedFs};
 
 /// Maximum bytes that all files together buffer.
@@ -26,7 +25,7 @@ pub struct State {
     foreign: BTreeSet<u32>,
     refresh: Refresh,
     buffered: usize,
-    version: u64,
+    versions: Versions,
 }
 
 /// An existing entry.
@@ -45,7 +44,7 @@ impl State {
             foreign: BTreeSet::new(),
             refresh,
             buffered: 0,
-            version: 0,
+            versions: Versions::default(),
         }
     }
 
@@ -182,7 +181,7 @@ impl State {
 
     /// Puts an entry for a path.
     pub fn put(&mut self, path: &[u8], node: Option<Node>, content: &[u8]) -> Result<IndexEntry> {
-        let version = self.next_version(path)?;
+        let version = self.versions.next(self.container.version(path)?);
         let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
         let (entry, Put { address, size }) = writer.put_entry(path, version, node, content)?;
         let node = entry.node.as_ref().map(Brief::of);
@@ -192,18 +191,10 @@ impl State {
         Ok(entry)
     }
 
-    /// A version later than all that this process has put, and than the replaced one, even if clocks of hosts differ.
-    fn next_version(&mut self, path: &[u8]) -> Result<u64> {
-        let Timestamp { seconds, nanoseconds } = wall();
-        let now = u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::from(nanoseconds);
-        self.version = now.max(self.version + 1).max(self.container.version(path)? + 1);
-        Ok(self.version)
-    }
-
     /// Puts an entry for a changed file.
     pub fn publish(&mut self, draft: &mut Draft) -> Result<()> {
         let Some(path) = draft.path.clone().filter(|_| draft.is_changed) else { return Ok(()) };
-        let version = self.next_version(&path)?;
+        let version = self.versions.next(self.container.version(&path)?);
         let entry = self.change(draft, |draft, writer| -> Result<IndexEntry> {
             let Some(writer) = writer else { return Err(Errno::EBADF.into()) };
             let (node, content) = draft.entry(writer)?;

@@ -62,18 +62,18 @@ pub enum Request {
         /// The file.
         path: Vec<u8>,
     },
-    /// rmdir(2).
+    /// rmdir(2) of a directory.
     RemoveDir {
         /// The directory.
         path: Vec<u8>,
     },
-    /// renameat2(2).
+    /// renameat2(2) of a name.
     Rename {
         /// The old path.
         from: Vec<u8>,
         /// The new path.
         to: Vec<u8>,
-        /// `RENAME_NOREPLACE`.
+        /// Whether an existing file at the new path is kept, as with `RENAME_NOREPLACE`.
         keeps: bool,
     },
     /// link(2), without following a symbolic link.
@@ -96,7 +96,7 @@ pub enum Request {
         path: Option<Vec<u8>>,
     },
     /// The reply comes when there is space for new files, or none can be freed: [`FREE_PART`](super::FREE_PART).
-    Room,
+    WaitForSpace,
 }
 
 impl Request {

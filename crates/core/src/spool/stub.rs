@@ -13,9 +13,9 @@ pub struct Stub {
     pub size: u64,
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Last change of content.
     pub mtime: Timestamp,

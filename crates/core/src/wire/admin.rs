@@ -35,19 +35,19 @@ pub mod counters {
     /// Bytes that programs got from memory of their node through its agent.
     pub const READ_MEMORY: &str = "read_own_memory_bytes";
     /// Bytes received from memory of other nodes.
-    pub const READ_HOLDERS: &str = "read_other_memory_bytes";
+    pub const READ_PEER_MEMORY: &str = "read_peer_memory_bytes";
     /// Bytes received from the homes of units, whatever their source.
     pub const READ_HOMES: &str = "read_home_bytes";
     /// Number of peer reads that other nodes requested.
-    pub const HELD_REQUESTED: &str = "held_requested";
+    pub const PEER_READS_REQUESTED: &str = "peer_reads_requested";
     /// Number of peer reads that the node served.
-    pub const HELD_DELIVERED: &str = "held_delivered";
+    pub const PEER_READS_SERVED: &str = "peer_reads_served";
     /// Number of checksum mismatches in memory.
     pub const DAMAGED: &str = "memory_damaged";
     /// Requested peer reads in pages of 4 KiB.
-    pub const HELD_REQUESTED_PAGES: &str = "held_requested_pages";
+    pub const PEER_READ_REQUESTED_PAGES: &str = "peer_read_requested_pages";
     /// Served peer reads in pages of 4 KiB.
-    pub const HELD_DELIVERED_PAGES: &str = "held_delivered_pages";
+    pub const PEER_READ_SERVED_PAGES: &str = "peer_read_served_pages";
     /// Bytes that the node sent to readers on other nodes, as home or from memory, or of which it sent the extent
     /// location.
     pub const SENT: &str = "sent_bytes";
@@ -58,7 +58,7 @@ pub mod counters {
     /// Bytes that the node, as home, read from the shared file system.
     pub const LOADED_SHARED: &str = "loaded_shared_bytes";
     /// Bytes that the node, as home, got from memory of other nodes instead.
-    pub const LOADED_HOLDERS: &str = "loaded_other_memory_bytes";
+    pub const LOADED_PEER_MEMORY: &str = "loaded_peer_memory_bytes";
 }
 
 impl Counter {
@@ -110,7 +110,7 @@ pub struct NodeStatus {
     pub frames: (u32, u32),
     /// Nodes that cannot be reached now.
     pub unreachable: Vec<NodeId>,
-    /// Counters.
+    /// Counters of the agent.
     pub counters: Vec<Counter>,
     /// Directories in which programs of this node created many files within seconds.
     pub storms: Vec<Storm>,
@@ -212,11 +212,11 @@ impl AdminRequest {
 /// The reply to an [`AdminRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminReply {
-    /// Space.
+    /// Space of a view on the node.
     Space(Space),
-    /// State.
+    /// State of the agent.
     Status(Box<NodeStatus>),
-    /// Acknowledgement.
+    /// The request was carried out.
     Done,
     /// Reply to a part of a measurement.
     Exchange(ExchangeReply),

@@ -5,7 +5,6 @@
 
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId};
-use crate::receipt::Receipt;
 use crate::wire::holders::{Holder, HolderOutcome};
 use crate::wire::space::SpaceChange;
 use serde::{Deserialize, Serialize};
@@ -143,13 +142,6 @@ pub enum CacheRequest {
         /// The file.
         inode: InodeId,
     },
-    /// Flushes all files that this node coordinates to the shared file system, and returns their receipts.
-    Drain {
-        /// Whether to read everything back from the shared file system and compare.
-        verify: bool,
-        /// `None` at first, then `next` of the last reply, until that is `None`.
-        after: Option<InodeId>,
-    },
     /// Requests what this node has left to flush.
     Progress,
     /// The file is about to lose its last name: if it is later missing, the job removed it, not another program. The
@@ -222,7 +214,7 @@ pub struct CacheState {
 /// The reply to a [`CacheRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// The file's state after the request.
     State(CacheState),
@@ -232,13 +224,6 @@ pub enum CacheReply {
         offset: u64,
         /// The state.
         state: CacheState,
-    },
-    /// Receipts of files that this node coordinates.
-    Receipt {
-        /// The receipts.
-        receipt: Receipt,
-        /// Start of the next page, if there are more.
-        next: Option<InodeId>,
     },
     /// What this node has left to flush.
     Progress {

@@ -93,7 +93,7 @@ impl ClientRequest {
 /// The reply to a [`ClientRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// The files.
     Waits(Vec<InodeId>),

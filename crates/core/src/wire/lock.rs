@@ -159,7 +159,7 @@ pub struct Blocker {
 /// The reply to a [`LockRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// A conflicting lock, if there is one.
     Conflict(Option<FileLock>),

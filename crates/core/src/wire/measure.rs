@@ -77,13 +77,13 @@ pub struct Repetition {
 /// One-way latencies over all repetitions, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneWayLatency {
-    /// Median.
+    /// Median of the latencies.
     pub median: u64,
     /// 90th percentile.
     pub p90: u64,
     /// 99th percentile.
     pub p99: u64,
-    /// Maximum.
+    /// Maximum of the latencies.
     pub longest: u64,
 }
 
@@ -172,7 +172,7 @@ pub enum ExchangeReply {
         /// Grant for reading them.
         grant: u64,
     },
-    /// Done.
+    /// The request was carried out.
     Done,
 }
 

@@ -49,9 +49,9 @@ pub struct NewInode {
     pub kind: FileKind,
     /// Permission bits, after umask.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Device number of a device file.
     pub rdev: u32,

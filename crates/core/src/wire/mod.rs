@@ -113,8 +113,7 @@ impl Request {
                 | Cache::Removed { .. }
                 | Cache::Flush { .. }
                 | Cache::Writeback { .. }
-                | Cache::Writing { .. }
-                | Cache::Drain { .. } => false,
+                | Cache::Writing { .. } => false,
             },
             Self::Admin(request) => request.is_read_only(),
             Self::Client(request) => request.is_read_only(),

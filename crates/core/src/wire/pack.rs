@@ -19,9 +19,9 @@ pub struct PackedStat {
     pub number: u64,
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
@@ -71,9 +71,9 @@ pub enum PackRequest {
         path: Vec<u8>,
         /// Permission bits.
         mode: u16,
-        /// Owner.
+        /// User ID of the owner.
         uid: u32,
-        /// Group.
+        /// Group ID.
         gid: u32,
         /// Time of the packer's clock from [`PackReply::LookupFirst`], since which the sender found no such name in the shared
         /// directory; without it, the sender did so a moment before.
@@ -123,7 +123,7 @@ pub enum PackRequest {
     },
     /// Changes attributes.
     Change {
-        /// Whose.
+        /// The file whose attributes change.
         of: Changed,
         /// The change.
         change: AttrChange,

@@ -205,7 +205,7 @@ impl RegionRequest {
 /// The reply to a [`RegionRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegionReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// Reply to [`RegionRequest::Attach`].
     Attached {

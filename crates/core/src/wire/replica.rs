@@ -108,7 +108,7 @@ pub enum ReplicaRequest {
 /// The reply to a [`ReplicaRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaReply {
-    /// Done.
+    /// The backup has made the change.
     Done,
     /// The records are appended, but those of these homes: their numbers do not follow the last one of this backup.
     Appended {

@@ -31,7 +31,6 @@ use crate::errno::{Errno, Fault};
 use crate::homes::{HomeMap, NodeInfo};
 use crate::ids::{DirOffset, Generation, HomeId, InodeId, NodeId, OperationId, UnitId, View};
 use crate::placement::Layout;
-use crate::receipt::{FileOutcome, FileReceipt, Receipt};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -109,19 +108,6 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(cases: &[(T, &str)
     }
 }
 
-fn receipt() -> Receipt {
-    let file = |outcome| FileReceipt {
-        path: "p".to_owned(),
-        size: 300,
-        written: 200,
-        checksum: "c".to_owned(),
-        note: String::new(),
-        outcome,
-    };
-    let outcomes = [FileOutcome::Synced, FileOutcome::Verified, FileOutcome::Missing("why".to_owned())];
-    Receipt { files: outcomes.map(file).to_vec(), faults: vec!["f".to_owned()], storms: vec![storm()] }
-}
-
 fn storm() -> Storm {
     Storm { dir: "d".to_owned(), plain: 1, packed: 2, create_ns: 300 }
 }
@@ -152,7 +138,7 @@ fn the_kinds_of_message() {
     check(&[
         (Request::Meta(MetaRequest::GetAttr { inode: INODE }), "0001838404"),
         (Request::Unit(UnitRequest::Sync { inode: INODE, durable: true }), "010283840401"),
-        (Request::Cache(CacheRequest::Progress), "020c"),
+        (Request::Cache(CacheRequest::Progress), "020b"),
         (Request::Admin(AdminRequest::Status), "0301"),
         (Request::Client(ClientRequest::Revoke { inodes: vec![INODE] }), "040001838404"),
         (Request::Lock(LockRequest::Blockers { inode: INODE, owner: OWNER }), "0505838404c8018201"),
@@ -539,10 +525,9 @@ fn requests_to_coordinators() {
         (CacheRequest::Removed { inode: INODE }, "08838404"),
         (CacheRequest::Flush { inode: INODE }, "09838404"),
         (CacheRequest::Writeback { inode: INODE }, "0a838404"),
-        (CacheRequest::Drain { verify: true, after: Some(INODE) }, "0b0101838404"),
-        (CacheRequest::Progress, "0c"),
-        (CacheRequest::Removing { inode: INODE }, "0d838404"),
-        (CacheRequest::Kept { inode: INODE }, "0f838404"),
+        (CacheRequest::Progress, "0b"),
+        (CacheRequest::Removing { inode: INODE }, "0c838404"),
+        (CacheRequest::Kept { inode: INODE }, "0e838404"),
         (
             CacheRequest::Space {
                 inode: INODE,
@@ -552,12 +537,12 @@ fn requests_to_coordinators() {
                 grows: true,
                 now: NOW,
             },
-            "0e8384040101ac020103ac02",
+            "0d8384040101ac020103ac02",
         ),
-        (CacheRequest::Locate { inode: INODE }, "10838404"),
-        (CacheRequest::Writing { inode: INODE, what: Writing::Begins { reach: 300 } }, "1183840400ac02"),
-        (CacheRequest::Writing { inode: INODE, what: Writing::Ends }, "1183840401"),
-        (CacheRequest::Writing { inode: INODE, what: Writing::Interrupted }, "1183840402"),
+        (CacheRequest::Locate { inode: INODE }, "0f838404"),
+        (CacheRequest::Writing { inode: INODE, what: Writing::Begins { reach: 300 } }, "1083840400ac02"),
+        (CacheRequest::Writing { inode: INODE, what: Writing::Ends }, "1083840401"),
+        (CacheRequest::Writing { inode: INODE, what: Writing::Interrupted }, "1083840402"),
     ]);
 }
 
@@ -567,13 +552,9 @@ fn replies_of_coordinators() {
         (CacheReply::Done, "00"),
         (CacheReply::State(STATE), "010901800103ac020100"),
         (CacheReply::Reserved { offset: 300, state: STATE }, "02ac020901800103ac020100"),
-        (
-            CacheReply::Receipt { receipt: receipt(), next: Some(INODE) },
-            "03030170ac02c801016300000170ac02c801016300010170ac02c80101630002037768790101660101640102ac0201838404",
-        ),
-        (CacheReply::Progress { files: 1, bytes: 300, flushed: 200 }, "0401ac02c801"),
-        (CacheReply::Located { path: b"p".to_vec() }, "050170"),
-        (CacheReply::Opened { state: STATE, holders: vec![HOLDER] }, "060901800103ac02010001c801ac0202"),
+        (CacheReply::Progress { files: 1, bytes: 300, flushed: 200 }, "0301ac02c801"),
+        (CacheReply::Located { path: b"p".to_vec() }, "040170"),
+        (CacheReply::Opened { state: STATE, holders: vec![HOLDER] }, "050901800103ac02010001c801ac0202"),
     ]);
 }
 

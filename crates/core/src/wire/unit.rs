@@ -302,11 +302,11 @@ pub struct FlushEnd {
 /// The reply to a [`UnitRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// The payload has the bytes.
     Read,
-    /// Flushed.
+    /// The dirty data was written to the shared file.
     Flushed {
         /// Number of bytes written to the shared file.
         written: u64,

@@ -78,7 +78,7 @@ pub struct Signal {
 /// Atomic operation on a 64-bit word. Each returns the value before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Atomic {
-    /// Reads.
+    /// Reads the word.
     Fetch,
     /// Adds a number; the sum wraps.
     Add(u64),
@@ -147,7 +147,7 @@ pub struct WindowRequest {
 /// The reply to a [`WindowRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WindowReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// The bytes are the payload.
     Read,

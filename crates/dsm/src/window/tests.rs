@@ -166,7 +166,7 @@ fn waiters_see_signals_and_the_bytes_before_them() {
             });
         }
     });
-    assert_eq!(agent.arena.word(WAITERS).load(Ordering::Relaxed), 0, "nobody waits any more");
+    assert_eq!(agent.arena.word(WAITERS).load(Ordering::Relaxed), 0, "no thread waits any more");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn waits_end_in_time_or_with_the_error_of_the_window() {
 
 /// Stores of a program itself.
 #[test]
-fn stores_that_wake_nobody_are_found() {
+fn stores_that_wake_no_waiter_are_found() {
     let (agent, process, _) = both(1, BYTES);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| process.wait_until(&waiter(0, 20_000), 8, (Comparison::Equal, 1)));

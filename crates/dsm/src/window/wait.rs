@@ -1,7 +1,7 @@
 //! Waits for changes of a rank's memory, and the wake-ups.
 //!
 //! A waiter polls for some microseconds, counts itself, and sleeps on the word of events. A thread that changes the memory wakes it
-//! through that word, if the count shows a waiter. Stores that a program makes without this library wake nobody; a waiter checks often
+//! through that word, if the count shows a waiter. Stores that a program makes without this library wake no waiter; a waiter checks often
 //! enough to find them.
 
 use super::{Result, WindowMemory};

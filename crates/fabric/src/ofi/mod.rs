@@ -73,7 +73,7 @@ pub enum Provider {
     Opx,
     /// Intel's and Cornelis' performance-scaled messaging, over Omni-Path and RoCE.
     Psm3,
-    /// AWS.
+    /// Elastic fabric adapter of AWS.
     Efa,
     /// Any TCP network.
     Tcp,

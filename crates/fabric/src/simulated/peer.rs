@@ -13,7 +13,7 @@ enum PeerState {
     New,
     Up,
     Unreachable,
-    Dead,
+    Failed,
 }
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Station {
     pub(super) fn note_alive(&self, peer: NodeId, incarnation: u64) -> bool {
         let (events, is_latest) = self.with(peer, |peer| {
             if incarnation < peer.incarnation
-                || (incarnation == peer.incarnation && peer.state == PeerState::Dead)
+                || (incarnation == peer.incarnation && peer.state == PeerState::Failed)
             {
                 return (Vec::new(), false);
             }
@@ -91,7 +91,7 @@ impl Station {
         if news {
             self.notify(
                 peer,
-                if state == PeerState::Dead { PeerEvent::Failed } else { PeerEvent::Unreachable },
+                if state == PeerState::Failed { PeerEvent::Failed } else { PeerEvent::Unreachable },
             );
         }
     }
@@ -113,7 +113,7 @@ impl SimulatedNetwork {
                 Ok(())
             }
             None => {
-                station.lose(peer, PeerState::Dead);
+                station.lose(peer, PeerState::Failed);
                 Err(Fault::new(Errno::EHOSTDOWN, format!("{peer} has failed: no process listens")))
             }
         })
@@ -197,9 +197,9 @@ impl SimulatedNetwork {
     }
 
     /// Notifies a connected node of a peer's failure, once it can notice it.
-    pub(super) fn announce_failure(&self, station: &Arc<Station>, dead: NodeId, incarnation: u64) {
+    pub(super) fn announce_failure(&self, station: &Arc<Station>, peer: NodeId, incarnation: u64) {
         let known = move |peer: &mut Peer| peer.state == PeerState::Up && peer.incarnation == incarnation;
-        if !station.with(dead, known) {
+        if !station.with(peer, known) {
             return;
         }
         let (network, station) = (self.clone(), station.clone());
@@ -207,11 +207,11 @@ impl SimulatedNetwork {
         let delay = self.faults().delay_max + self.delay();
         station.clone().config.runtime.spawn(async move {
             station.config.runtime.sleep(delay).await;
-            while !network.is_whole(station.node(), dead) {
+            while !network.is_whole(station.node(), peer) {
                 station.config.runtime.sleep(RETRY_PAUSE).await;
             }
-            if station.with(dead, known) {
-                station.lose(dead, PeerState::Dead);
+            if station.with(peer, known) {
+                station.lose(peer, PeerState::Failed);
             }
         });
     }

@@ -134,7 +134,7 @@ impl Identity<'_> {
         }
         let (node, meant) = (NodeId(u32_at(12)), NodeId(u32_at(16)));
         if meant != self.config.node || node == self.config.node {
-            return denied(format!("{node} wants {meant} but reached {}", self.config.node));
+            return denied(format!("{node} connected to {meant} but reached {}", self.config.node));
         }
         let incarnation = u64::from(u32_at(20)) | u64::from(u32_at(24)) << 32;
         Ok(Claim { node, incarnation })
@@ -338,8 +338,8 @@ mod tests {
         assert!(
             checked(8, 2).is_err_and(|why| why.contains("version 2 of the protocol and this one version 1"))
         );
-        assert!(checked(16, 3).is_err_and(|why| why.contains("wants node 3 but reached node 1")));
-        assert!(checked(12, 1).is_err_and(|why| why.contains("node 1 wants node 1")));
+        assert!(checked(16, 3).is_err_and(|why| why.contains("connected to node 3 but reached node 1")));
+        assert!(checked(12, 1).is_err_and(|why| why.contains("node 1 connected to node 1")));
         for at in 12..HELLO_SIZE {
             let mut hello = good;
             hello[at] ^= 1;

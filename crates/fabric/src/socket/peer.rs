@@ -28,7 +28,7 @@ pub(super) enum PeerState {
     /// The connection broke and is being reopened.
     Lost,
     Unreachable,
-    Dead,
+    Failed,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -197,13 +197,13 @@ impl Inner {
     /// Reports to the receiver and to waiting senders that `node` is not available.
     fn give_up(&self, node: NodeId, event: PeerEvent, why: &str) {
         let (state, status) = match event {
-            PeerEvent::Failed => (PeerState::Dead, "has failed"),
+            PeerEvent::Failed => (PeerState::Failed, "has failed"),
             PeerEvent::Unreachable | PeerEvent::Up => (PeerState::Unreachable, "is unreachable"),
         };
         let (news, waiting) = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&node) else { return };
-            peer.dialing &= state != PeerState::Dead;
+            peer.dialing &= state != PeerState::Failed;
             (std::mem::replace(&mut peer.state, state) != state, std::mem::take(&mut peer.waiting))
         };
         if news {
@@ -239,7 +239,7 @@ impl Inner {
                 let all = [peer.opened.take(), peer.accepted.take(), peer.closing.take()];
                 old.extend(all.into_iter().flatten());
                 if matches!(peer.state, PeerState::Up | PeerState::Lost | PeerState::Idle) {
-                    peer.state = PeerState::Dead;
+                    peer.state = PeerState::Failed;
                     events.push(PeerEvent::Failed);
                 }
             }

@@ -22,7 +22,6 @@ use tameike_core::{Fault, Result};
 
 pub use lock::FileLock;
 
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Divisor of a file system's free space that bounds a single allocation.
 const ALLOCATION_MAX_PART: u64 = 8;
 
@@ -77,7 +76,7 @@ impl OpenFile {
 
     fn in_memory(&self) -> Result<bool> {
         let status = rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("statfs of", error))?;
-        Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
+        Ok(status.f_type == libc::TMPFS_MAGIC)
     }
 
     fn read(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
@@ -292,16 +291,16 @@ impl Disk for FileDisk {
 pub struct FileLog {
     backing: Backing,
     size: Arc<AtomicU64>,
-    room: u64,
+    preallocated_bytes: u64,
 }
 
 impl FileLog {
-    /// Opens or creates the file. From the first truncation on, `room` bytes are preallocated; in memory none are.
-    pub fn open(path: &Path, runtime: Runtime, room: u64) -> Result<Self> {
+    /// Opens or creates the file. From the first truncation on, it has `preallocated_bytes` on the disk; in memory none.
+    pub fn open(path: &Path, runtime: Runtime, preallocated_bytes: u64) -> Result<Self> {
         let backing = Backing::open(path, runtime)?;
         let size = Arc::new(AtomicU64::new(backing.file.size()?));
-        let room = if backing.inline { 0 } else { room };
-        Ok(Self { backing, size, room })
+        let preallocated_bytes = if backing.inline { 0 } else { preallocated_bytes };
+        Ok(Self { backing, size, preallocated_bytes })
     }
 }
 
@@ -329,12 +328,12 @@ impl AppendFile for FileLog {
     }
 
     fn truncate(&self, new_size: u64) -> BoxFuture<'static, Result<()>> {
-        let (size, room) = (self.size.clone(), self.room);
+        let (size, preallocated_bytes) = (self.size.clone(), self.preallocated_bytes);
         self.backing.run(move |file| {
             file.set_size(new_size)?;
             size.store(new_size, Ordering::Release);
-            if room > 0 {
-                file.preallocate(room);
+            if preallocated_bytes > 0 {
+                file.preallocate(preallocated_bytes);
             }
             Ok(())
         })
@@ -352,7 +351,7 @@ pub fn preallocate(path: &Path, spare: u64) -> Result<()> {
 pub fn in_memory(directory: &Path) -> Result<bool> {
     let status = rustix::fs::statfs(directory)
         .map_err(|error| fault(format_args!("statfs of {}", directory.display()), error))?;
-    Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
+    Ok(status.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Makes the names in a directory durable.
@@ -365,7 +364,7 @@ pub fn sync_directory(directory: &Path) -> Result<()> {
 
 /// Truncates a file to free its space, also if other processes have it open. A missing file is ignored; a symbolic link is not
 /// followed.
-pub fn cut(path: &Path) -> Result<()> {
+pub fn truncate_to_empty(path: &Path) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()).and_then(|file| rustix::fs::ftruncate(file, 0)) {
         Ok(()) | Err(Os::NOENT) => Ok(()),

@@ -26,7 +26,7 @@ pub enum FaultOutcome {
     /// The call takes effect in part and fails.
     Torn,
     /// The call fails without effect.
-    Dead,
+    Failed,
 }
 
 impl Faults {
@@ -44,7 +44,7 @@ impl Faults {
     pub fn next(&self) -> FaultOutcome {
         match &mut *self.0.lock() {
             None => FaultOutcome::Whole,
-            Some(0) => FaultOutcome::Dead,
+            Some(0) => FaultOutcome::Failed,
             Some(left) => {
                 *left -= 1;
                 if *left == 0 { FaultOutcome::Torn } else { FaultOutcome::Whole }
@@ -200,7 +200,7 @@ impl Storage {
             let size = match storage.faults.next() {
                 FaultOutcome::Whole => bytes.len(),
                 FaultOutcome::Torn => bytes.len() / 2,
-                FaultOutcome::Dead => 0,
+                FaultOutcome::Failed => 0,
             };
             let media = &mut *storage.media.lock();
             media.write(offset.unwrap_or(media.now.size), &bytes[..size]);

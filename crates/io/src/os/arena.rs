@@ -13,10 +13,6 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// `fstatfs` type of memory in ordinary pages. Huge pages can run out at the first access.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// `fstatfs` type of memory in huge pages.
-const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 /// Unit of `st_blocks`.
 const BLOCK_SIZE: i64 = 512;
 
@@ -32,7 +28,8 @@ fn check(memory: impl AsFd, size: usize) -> std::io::Result<()> {
     if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK) {
         return refused("shared memory must be sealed against shrinking");
     }
-    if fstatfs(&memory)?.f_type as i64 != TMPFS_MAGIC {
+    // Huge pages can run out at the first access.
+    if fstatfs(&memory)?.f_type != libc::TMPFS_MAGIC {
         return refused("shared memory must consist of ordinary pages");
     }
     if fstat(&memory)?.st_size != size as i64 {
@@ -219,7 +216,7 @@ impl Sight {
         if found < size {
             return Err(Error::new(ErrorKind::InvalidInput, "the slab has an unexpected size"));
         }
-        if fstatfs(&memory)?.f_type as i64 == HUGETLBFS_MAGIC {
+        if fstatfs(&memory)?.f_type == libc::HUGETLBFS_MAGIC {
             check_huge(&memory, found)?;
         } else {
             check(&memory, found)?;

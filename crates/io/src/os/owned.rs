@@ -43,7 +43,7 @@ fn check_above(path: &Path) -> Result<()> {
         let found = rustix::fs::stat(above).map_err(|error| failed(error.into()))?;
         if found.st_mode & WRITABLE_BY_ALL != 0 && found.st_mode & STICKY == 0 {
             let message = format!(
-                "all users can replace what is in {}, and so {}; `chmod +t` ends that, or choose another directory",
+                "all users can replace what is in {}, and so {}; run `chmod +t` on it, or choose another directory",
                 above.display(),
                 path.display()
             );

@@ -41,8 +41,6 @@ const IS_WRITTEN: u64 = 2;
 const SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 /// Runs of pages that one call reports.
 const REGIONS: usize = 64;
-/// Type of the file system /proc (`linux/magic.h`).
-const PROC_MAGIC: u64 = 0x9fa0;
 
 /// The page table of a process: its file `/proc/PID/pagemap`.
 #[derive(Debug)]
@@ -62,7 +60,7 @@ impl Pagemap {
     /// # Errors
     /// `EINVAL` if the descriptor is something else: its calls might block.
     pub fn of_process(descriptor: OwnedFd) -> std::io::Result<Self> {
-        let is_in_proc = fstatfs(&descriptor)?.f_type as u64 == PROC_MAGIC;
+        let is_in_proc = fstatfs(&descriptor)?.f_type == libc::PROC_SUPER_MAGIC;
         let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
         if !is_in_proc || link.file_name().is_none_or(|name| name != "pagemap") {
             return Err(Error::from_raw_os_error(libc::EINVAL));

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use tameike_core::{Fault, Result};
 
-/// `asm-generic/socket.h`.
+/// Number of the option in `asm-generic/socket.h`.
 const SO_PEERPIDFD: libc::c_int = 77;
 /// Bound on files per message.
 const FILES_MAX: usize = 8;

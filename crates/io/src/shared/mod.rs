@@ -46,9 +46,9 @@ pub struct FileStat {
     pub mode: u16,
     /// Number of hard links.
     pub nlink: u32,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Device number of a device file, as FUSE encodes it.
     pub rdev: u32,
@@ -138,7 +138,7 @@ pub enum Special {
 /// Access mode of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading.
+    /// Reading only.
     Read,
     /// Reading and writing.
     Write,

@@ -1,4 +1,4 @@
-//! A fixed slab of frames: every buffer for file data is a frame (BB-7).
+//! A fixed slab of frames: every buffer for file data is a frame.
 //!
 //! The slab is mapped once, at start, and never grows, so that an agent's memory stays within its configuration whatever the load
 //! is. [`Pool`]s hand out the frames, each with a fixed share: an empty pool makes only its own users wait.

@@ -17,7 +17,7 @@ const SUM_SIZE: usize = 4;
 /// instead of computing them again.
 #[derive(Clone, Debug)]
 pub struct BlockSums {
-    /// Little-endian.
+    /// Checksums in little-endian, four bytes each.
     all: Arc<[u8]>,
     /// The range of `all` in use.
     part: Range<u32>,

@@ -57,7 +57,7 @@ impl PackedTree {
     /// first, and some file systems query all their servers for a missing name.
     pub(crate) fn find_unlisted(&self, path: &[u8], now: Duration) -> Option<Unlisted> {
         let (packer, (dir, _)) = (self.packer.as_ref()?, split(path)?);
-        if !self.misses.are_many(dir, now) {
+        if !self.negative_lookups.are_many(dir, now) {
             return None;
         }
         match packer.call(PackRequest::Find { path: path.to_vec() }) {
@@ -69,7 +69,7 @@ impl PackedTree {
             Ok(PackReply::LookupFirst(_)) => None,
             // This lookup and the next ones go to the shared directory.
             Ok(_) | Err(_) => {
-                self.misses.forget(dir);
+                self.negative_lookups.forget(dir);
                 None
             }
         }
@@ -79,7 +79,7 @@ impl PackedTree {
     fn note_missing(&self, path: &[u8], then: Duration) {
         self.missing.note(path, then);
         if let Some((dir, _)) = split(path) {
-            self.misses.count(dir, self.runtime.clock.monotonic());
+            self.negative_lookups.count(dir, self.runtime.clock.monotonic());
         }
     }
 }

@@ -10,8 +10,8 @@ pub mod packer_client;
 pub mod storms;
 
 use crate::external::ExternalDir;
-use crate::misses::Misses;
-use crate::recent::Recent;
+use crate::negative_lookups::NegativeLookups;
+use crate::recent_lookups::RecentLookups;
 use crate::{ATTRIBUTE, CONTAINER, unless_missing};
 use listing::MergedDir;
 use open_file::{ExternalAccess, PackedFile};
@@ -37,7 +37,7 @@ const ABSENT_TIME: Duration = Duration::from_secs(1);
 /// How long a client may create a file after a lookup without another one.
 const MISSING_TIME: Duration = Duration::from_millis(100);
 /// Failed lookups in one directory that follow each other within this time belong to one storm.
-const MISSES_GAP: Duration = Duration::from_millis(250);
+const NEGATIVE_LOOKUPS_GAP: Duration = Duration::from_millis(250);
 
 /// A shared directory merged with its packed files.
 pub struct PackedTree {
@@ -49,11 +49,11 @@ pub struct PackedTree {
     owner: (u32, u32),
     storms: Storms,
     /// Paths that are free in the shared directory and have a packed file.
-    absent: Recent,
+    absent: RecentLookups,
     /// Paths that are free.
-    missing: Recent,
+    missing: RecentLookups,
     /// Directories with many failed lookups.
-    misses: Misses,
+    negative_lookups: NegativeLookups,
     /// Larger files have external content.
     size_max: u64,
     runtime: Runtime,
@@ -87,8 +87,8 @@ impl PackedTree {
         packs_storms: bool,
         size_max: u64,
     ) -> Self {
-        let (storms, absent) = (Storms::new(packs_storms), Recent::new(ABSENT_TIME));
-        let missing = Recent::new(MISSING_TIME);
+        let (storms, absent) = (Storms::new(packs_storms), RecentLookups::new(ABSENT_TIME));
+        let missing = RecentLookups::new(MISSING_TIME);
         Self {
             plain,
             container: Arc::new(container),
@@ -97,7 +97,7 @@ impl PackedTree {
             storms,
             absent,
             missing,
-            misses: Misses::new(MISSES_GAP),
+            negative_lookups: NegativeLookups::new(NEGATIVE_LOOKUPS_GAP),
             size_max,
             runtime,
         }

@@ -71,7 +71,7 @@ impl LostNames {
     }
 }
 
-/// Puts again the journaled entries that a container has lost.
+/// Writes the journaled entries that a container has lost.
 pub fn put_lost(log: &mut EntryLog, earlier: Earlier, is_doubtful: bool) -> Result<LostNames> {
     let Earlier { noted, was_compacted } = earlier;
     // Of several entries of a path the last one counts.

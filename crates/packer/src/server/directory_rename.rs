@@ -59,7 +59,7 @@ impl DirectoryRenamer<'_> {
         self.store.put_note(NOTE, None)
     }
 
-    /// Finishes, or takes back, a rename that this incarnation or an earlier one has begun.
+    /// Finishes, or undoes, a rename that this incarnation or an earlier one has begun.
     pub fn finish_interrupted(&mut self) -> Result<()> {
         let Some(note) = self.store.note(NOTE)? else { return Ok(()) };
         let mut paths = note.split(|&byte| byte == 0);

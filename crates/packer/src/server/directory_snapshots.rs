@@ -2,7 +2,7 @@
 
 use super::marks::rebased;
 use crate::SNAPSHOT_LIFETIME;
-use crate::misses::Misses;
+use crate::negative_lookups::NegativeLookups;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -82,12 +82,12 @@ impl Directories {
 /// The snapshots of one shared directory.
 pub struct DirectorySnapshots {
     directories: Mutex<Directories>,
-    lookups: Misses,
+    lookups: NegativeLookups,
 }
 
 impl Default for DirectorySnapshots {
     fn default() -> Self {
-        Self { directories: Mutex::default(), lookups: Misses::new(GAP) }
+        Self { directories: Mutex::default(), lookups: NegativeLookups::new(GAP) }
     }
 }
 

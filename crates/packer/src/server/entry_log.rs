@@ -1,4 +1,4 @@
-//! Appends entries of packed files to the container, journals them on the device, and takes back those that the file system refuses.
+//! Appends entries of packed files to the container, journals them on the device, and undoes those that the file system refuses.
 
 use super::entries::{identity_of, is_file, packed_stat};
 use super::journal::{Journal, JournalEntry, pieces_of};
@@ -7,11 +7,11 @@ use tameike_container::session::Brief;
 use tameike_container::session::draft::{Draft, Reading};
 use tameike_container::{
     Codec, Container, Content, Entry, HandedOverBlock, IndexEntry, LaneWriter, Node, Put, STREAMS,
-    UnsyncedRecords, WriterId,
+    UnsyncedRecords, Versions, WriterId,
 };
 use tameike_core::wire::pack::PackedStat;
-use tameike_core::{Errno, Fault, FaultKind, Result, Timestamp};
-use tameike_io::os::process::{host_name, wall};
+use tameike_core::{Errno, Fault, FaultKind, Result};
+use tameike_io::os::process::host_name;
 
 /// Bytes reserved for a change of names, and for the entries that undo it: undoing must not fail on a full file system.
 const CHANGE_SIZE: usize = 64 << 10;
@@ -42,8 +42,7 @@ pub struct EntryLog {
     noted_end: u64,
     /// Cached attributes of files, by path.
     attributes: BTreeMap<Vec<u8>, PackedStat>,
-    /// The latest version that was put.
-    version: u64,
+    versions: Versions,
     /// Changes so far, and how many of them are durable.
     changes: u64,
     durable_changes: u64,
@@ -66,7 +65,7 @@ impl EntryLog {
             journal,
             noted_end: 0,
             attributes: BTreeMap::new(),
-            version: 0,
+            versions: Versions::default(),
             changes: 0,
             durable_changes: 0,
             failure,
@@ -196,7 +195,7 @@ impl EntryLog {
 
     /// Puts an entry without content of its own at a path.
     pub fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
-        let version = self.next_version(path)?;
+        let version = self.versions.next(self.container.version(path)?);
         let writer = self.writer()?;
         let (put, Put { address, size }) = writer.put_entry(path, version, node, &[])?;
         let lane = writer.lane();
@@ -215,7 +214,7 @@ impl EntryLog {
 
     /// Puts the entry of a draft at its path, and returns its address.
     pub fn put_draft(&mut self, path: Vec<u8>, draft: &mut Draft) -> Result<u64> {
-        let version = self.next_version(&path)?;
+        let version = self.versions.next(self.container.version(&path)?);
         let writer = self.writer()?;
         let (node, content) = draft.entry(writer)?;
         let (brief, is_here) = (Brief::of(&node), node.content == Content::Here);
@@ -235,14 +234,6 @@ impl EntryLog {
         self.container.add(entry);
         self.changes += 1;
         Ok(address)
-    }
-
-    /// A version that is later than all versions of the path, whatever the clocks of hosts say.
-    fn next_version(&mut self, path: &[u8]) -> Result<u64> {
-        let Timestamp { seconds, nanoseconds } = wall();
-        let now = u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::from(nanoseconds);
-        self.version = now.max(self.version + 1).max(self.container.version(path)? + 1);
-        Ok(self.version)
     }
 
     fn add_to_journal(&mut self, entry: &Entry, address: u64) {

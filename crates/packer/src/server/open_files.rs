@@ -142,8 +142,7 @@ pub struct OpenFiles {
 impl OpenFiles {
     /// An open file. Fails with `ESTALE` if it is not open.
     pub fn get(&mut self, number: u64) -> Result<&mut OpenFile> {
-        let unknown =
-            || Fault::new(Errno::ESTALE, "the packer knows of no such open file, as it was started again");
+        let unknown = || Fault::new(Errno::ESTALE, "the packer was restarted and has no such open file");
         self.files.get_mut(&number).ok_or_else(unknown)
     }
 

@@ -7,7 +7,7 @@ use super::requests::{puts_entry, serve_from, serve_without_store};
 use super::state::{SharedState, State};
 use super::store::{Created, NewFile, Store};
 use crate::external::OpenContainer;
-use crate::recent::NameChanges;
+use crate::recent_lookups::NameChanges;
 use crate::{CONTAINER, LOCAL_BYTES_MAX, PackHandler, is_dir, unless_missing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

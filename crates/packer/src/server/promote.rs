@@ -3,13 +3,13 @@
 use super::APART;
 use super::store::{ExternalFiles, Store};
 use crate::external::{aside_of, copy, external_path, is_at, remove};
-use crate::{SETGID, owner_of_new};
+use crate::owner_of_new;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tameike_container::format::external::{self, ContentLocation};
 use tameike_container::{Listing, split_path};
-use tameike_core::attr::AttrChange;
+use tameike_core::attr::{AttrChange, S_ISGID};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, FaultKind, FileKind, Result};
@@ -239,7 +239,7 @@ fn in_writable(
 fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
     let (user, group) = (process::user(), process::group());
     let may_be_shown = user != 0 && (stat.uid, stat.gid) == (user, group);
-    let is_inherited = dir.mode & SETGID != 0 && has.gid == dir.gid;
+    let is_inherited = dir.mode & S_ISGID != 0 && has.gid == dir.gid;
     if may_be_shown && is_inherited { has.gid } else { stat.gid }
 }
 

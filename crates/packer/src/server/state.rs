@@ -2,7 +2,7 @@
 
 use super::marks::Marks;
 use super::store::Store;
-use crate::recent::NameChanges;
+use crate::recent_lookups::NameChanges;
 use parking_lot::{Mutex, MutexGuard};
 use tameike_core::wire::pack::PackReply;
 use tameike_core::{Errno, Fault, Result};

@@ -256,7 +256,7 @@ fn interrupted_promotions_are_finished() {
     }
     fs::remove_file(external(&bed, "lost")).expect("removed");
     external(&bed, "stays");
-    fs::write(path(".tameike-packed/out.0123456789abcdef"), "of nobody").expect("written");
+    fs::write(path(".tameike-packed/out.0123456789abcdef"), "unlisted").expect("written");
     let bed = bed.killed();
     for name in ["large", "twice"] {
         fs::remove_file(bed.dir.path().join(name)).expect("removed");

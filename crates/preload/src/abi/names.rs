@@ -5,7 +5,7 @@ use super::{done, interpose, upgrade_first};
 use crate::names;
 use libc::AT_FDCWD;
 use std::ffi::{c_int, c_uint};
-use tameike_interpose::Verdict;
+use tameike_interpose::{CREAT_FLAGS, Verdict};
 
 /// Serves a path through the ring or, after upgrading descriptors that the arguments name, through the kernel.
 fn at<T>(directory: c_int, path: Text, ring: impl FnOnce(&[u8]) -> Verdict<T>) -> Verdict<T> {
@@ -40,14 +40,12 @@ fn access_at(directory: c_int, path: Text, wanted: c_int, flags: c_int) -> Verdi
     })
 }
 
-const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-
 interpose! {
     fn [open, open64, __open, __open64](path: Text, flags: c_int, mode: c_uint) -> c_int =
         open_at(AT_FDCWD, path, flags, mode);
     fn [openat, openat64](directory: c_int, path: Text, flags: c_int, mode: c_uint) -> c_int =
         open_at(directory, path, flags, mode);
-    fn [creat, creat64](path: Text, mode: c_uint) -> c_int = open_at(AT_FDCWD, path, CREATE, mode);
+    fn [creat, creat64](path: Text, mode: c_uint) -> c_int = open_at(AT_FDCWD, path, CREAT_FLAGS, mode);
     fn [__open_2, __open64_2](path: Text, flags: c_int) -> c_int = without_mode(AT_FDCWD, path, flags);
     fn [__openat_2, __openat64_2](directory: c_int, path: Text, flags: c_int) -> c_int =
         without_mode(directory, path, flags);

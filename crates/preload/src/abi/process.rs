@@ -69,7 +69,7 @@ fn limit_set<T>(resource: c_uint) -> Verdict<T> {
     if resource == libc::RLIMIT_FSIZE { off() } else { None }
 }
 
-/// `UL_SETFSIZE`.
+/// `UL_SETFSIZE` of `ulimit`.
 const SET_SIZE_LIMIT: c_int = 2;
 
 interpose! {

@@ -5,12 +5,10 @@ use crate::{names, permissions, temporary};
 use libc::AT_FDCWD;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::arguments::Text;
-use tameike_interpose::{Verdict, done, interpose};
+use tameike_interpose::{CREAT_FLAGS, Verdict, done, interpose};
 
 type In = *const c_void;
 type Out = *mut c_void;
-
-const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 fn open_at(directory: c_int, path: Text, flags: c_int, mode: c_uint) -> Verdict<c_int> {
     let makes = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
@@ -80,7 +78,7 @@ interpose! {
         open_at(AT_FDCWD, path, flags, mode);
     fn [openat, openat64](directory: c_int, path: Text, flags: c_int, mode: c_uint) -> c_int =
         open_at(directory, path, flags, mode);
-    fn [creat, creat64](path: Text, mode: c_uint) -> c_int = open_at(AT_FDCWD, path, CREATE, mode);
+    fn [creat, creat64](path: Text, mode: c_uint) -> c_int = open_at(AT_FDCWD, path, CREAT_FLAGS, mode);
     fn [__open_2, __open64_2](path: Text, flags: c_int) -> c_int = open_at(AT_FDCWD, path, flags, 0);
     fn [__openat_2, __openat64_2](directory: c_int, path: Text, flags: c_int) -> c_int =
         open_at(directory, path, flags, 0);

@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 /// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
-    /// Success.
+    /// Success, with the result.
     Done(T),
     /// Failure with this errno, as on the mount.
     Failed(i32),

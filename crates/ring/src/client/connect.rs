@@ -48,7 +48,7 @@ pub enum ConnectError {
     Refused,
     /// The socket belongs to another user.
     #[error("the agent's socket belongs to user {0}, not to this one")]
-    Stranger(u32),
+    OtherUser(u32),
     /// The agent has another version of the ring, or is none.
     #[error("the agent has another version of the ring")]
     Version,
@@ -62,7 +62,7 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
     let socket = UnixStream::connect(path).map_err(failed("connecting to the agent"))?;
     let user = peer_user(&socket).map_err(ConnectError::Greeting)?;
     if user != process::user() {
-        return Err(ConnectError::Stranger(user));
+        return Err(ConnectError::OtherUser(user));
     }
     socket.set_read_timeout(Some(GREETING_TIME)).map_err(failed("setting a time limit"))?;
     let (arena, memory) =

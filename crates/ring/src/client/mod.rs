@@ -6,12 +6,12 @@
 mod answer;
 mod call;
 mod connect;
+mod extent_location;
 pub(crate) mod granted;
 pub mod mounts;
 mod names;
 mod pace;
 pub mod path;
-mod placed;
 mod read;
 mod received;
 pub(crate) mod region;
@@ -34,6 +34,7 @@ use granted::GrantedFrames;
 use names::PublishedNames;
 use pace::Pace;
 use received::Received;
+use rustix::fs::OFlags;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -41,6 +42,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_io::os::arena::{Arena, Sight};
 use tameike_io::os::forked::OwnMark;
+
+/// Flags of `open` with which the call may change names or content.
+pub const CHANGING_FLAGS: i32 =
+    OFlags::WRONLY.union(OFlags::RDWR).union(OFlags::CREATE).union(OFlags::TRUNC).bits() as i32;
 
 pub use crate::WINDOW_SIZE as TRANSFER_SIZE_MAX;
 pub use crate::layout::HANDOVER_NAME_SIZE;

@@ -41,16 +41,16 @@ impl Client {
             };
             let is_large = whole >= TAKEN_MIN;
             let granted = is_large && self.granted.is_some() && key.is_some();
-            let placed = is_large && self.received.devices.are_here() && alone(into, done, size).is_some();
-            let accepts = Accepts { granted, placed, stale: false };
+            let located = is_large && self.received.devices.are_here() && alone(into, done, size).is_some();
+            let accepts = Accepts { granted, located, stale: false };
             let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, accepts });
             let is_read = match reply {
                 Ok(Reply::Granted(count)) if granted && count <= size => {
                     Some((count, self.read_granted(key, offset, count, (into, done)) == Some(count)))
                 }
-                Ok(Reply::Placed(count)) if placed && count <= size => {
+                Ok(Reply::Located(count)) if located && count <= size => {
                     let part = alone(into, done, count);
-                    Some((count, part.is_some_and(|part| self.read_placed(&claim, part))))
+                    Some((count, part.is_some_and(|part| self.read_located(&claim, part))))
                 }
                 _ => None,
             };
@@ -58,7 +58,7 @@ impl Client {
                 Some((count, true)) => return Answer::Done(count as usize),
                 // The frame was revoked, or the bytes have moved.
                 Some((_, false)) => {
-                    let stale = matches!(reply, Ok(Reply::Placed(_)));
+                    let stale = matches!(reply, Ok(Reply::Located(_)));
                     let accepts = Accepts { stale, ..Accepts::default() };
                     reply = self.ask(&claim, &Request::Read { handle, offset, size, accepts });
                 }

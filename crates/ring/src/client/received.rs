@@ -3,8 +3,8 @@
 //! Any thread or signal handler may receive them for another one.
 
 use super::Client;
+use crate::extent_location::DEVICES_MAX;
 use crate::layout::{REGION_FILES, REGION_MARK, REMOTE_MARK};
-use crate::placed::DEVICES_MAX;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};

@@ -14,7 +14,7 @@ use tameike_io::os::process::monotonic;
 const WAITS: u32 = 1 << 31;
 /// Time limit of a wait: that of calls in flight. A wait is in vain only if signal handlers, as many as there are slots, have interrupted
 /// calls and call themselves.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(20);
 /// How often a waiter checks whether to give up.
 const SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -65,7 +65,7 @@ impl Slots {
                 let _ = futex::wait(&self.taken, futex::Flags::PRIVATE, waits, Some(&SLICE));
             }
             let now = monotonic();
-            if give_up() || (limited && now > *until.get_or_insert(now + PATIENCE)) {
+            if give_up() || (limited && now > *until.get_or_insert(now + SLOT_WAIT_MAX)) {
                 return None;
             }
         }

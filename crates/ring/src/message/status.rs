@@ -45,9 +45,9 @@ pub struct Status {
     pub mode: u32,
     /// Number of links.
     pub nlink: u32,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Device number of a device file.
     pub rdev: u64,

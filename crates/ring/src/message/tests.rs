@@ -29,7 +29,7 @@ fn requests() -> Vec<Request> {
             handle,
             offset: u64::MAX,
             size: WINDOW_SIZE as u32,
-            accepts: Accepts { granted: true, placed: false, stale: true },
+            accepts: Accepts { granted: true, located: false, stale: true },
         },
         Request::Write { handle, offset: 1, size: 0 },
         Request::Append { handle, size: 3 },

@@ -6,12 +6,12 @@
 use super::Handler;
 use super::pinned_state::PinnedState;
 use crate::WINDOW_SIZE;
+use crate::extent_location::{self, DEVICES_MAX};
 use crate::layout::{
     ALL_SLOTS, ANSWERED, LEFT, REGION_FILES, REGION_MARK, REMOTE_MARK, SLEEPS, SLOTS, Slot, left, looked_up,
     near, pending,
 };
 use crate::message::{Path, Reply, Request};
-use crate::placed::{self, DEVICES_MAX};
 use parking_lot::Mutex;
 use rustix::thread::futex;
 use std::collections::VecDeque;
@@ -294,18 +294,18 @@ impl<H: Handler> Call<H> {
 
     /// Replies with the location of `range` of a unit on a device, to a program that accepts such a reply. Returns the request if the
     /// location cannot be encoded or the device cannot be sent.
-    pub fn answer_placed(
+    pub fn answer_located(
         mut self,
         device: &Arc<HostDevice>,
         place: &UnitLocation,
         range: &Range<u32>,
     ) -> std::result::Result<(), Self> {
         let device = self.connection.device(device);
-        let Some(bytes) = device.and_then(|device| placed::encode(device, place, range)) else {
+        let Some(bytes) = device.and_then(|device| extent_location::encode(device, place, range)) else {
             return Err(self);
         };
         self.connection.arena.copy_in(self.slot().window(), &bytes);
-        self.reply(&Reply::Placed(range.len() as u32));
+        self.reply(&Reply::Located(range.len() as u32));
         Ok(())
     }
 

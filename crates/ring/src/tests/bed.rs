@@ -1,6 +1,6 @@
 //! A test agent with files in a map, and child processes that run tests of this binary.
 
-use super::placed::Placing;
+use super::extent_location::LocatedUnit;
 use crate::client::{Answer, Client, OpenFile, Start, Status};
 use crate::frames::FrameTable;
 use crate::message::{Accepts, FileKey, Reply, Request};
@@ -70,8 +70,8 @@ pub struct Files {
     pub state: Mutex<State>,
     /// The frame of the file `granted`.
     pub granted: GrantedFile,
-    /// The location of the file `placed` on a device.
-    pub placed: Placing,
+    /// The location of the file `located` on a device.
+    pub located: LocatedUnit,
     changed: Condvar,
 }
 
@@ -199,12 +199,12 @@ impl Handler for Files {
                 call.answer(&Reply::Declined);
             }
             Some(Request::Read { handle, offset, size, accepts })
-                if accepts.placed && state.is_file(handle, b"placed") =>
+                if accepts.located && state.is_file(handle, b"located") =>
             {
                 drop(state);
                 let range = offset as u32..offset as u32 + size;
-                let device = self.placed.device.lock().clone();
-                if let Err(call) = call.answer_placed(&device, &self.placed.place, &range) {
+                let device = self.located.device.lock().clone();
+                if let Err(call) = call.answer_located(&device, &self.located.place, &range) {
                     call.answer_with(&vec![1; size as usize]);
                 }
             }
@@ -269,7 +269,8 @@ impl Bed {
     fn at(socket: PathBuf, dir: tempfile::TempDir) -> Self {
         let system = System::start(1).expect("a system");
         let (state, changed) = Default::default();
-        let files = Arc::new(Files { state, granted: GrantedFile::new(), placed: Placing::new(), changed });
+        let files =
+            Arc::new(Files { state, granted: GrantedFile::new(), located: LocatedUnit::new(), changed });
         let names = NameTable::new().expect("memory");
         let tables = (names.clone(), Some(files.granted.table.clone()));
         let server = Server::new(files.clone(), vec![b"/view".to_vec()], user(), tables).expect("a server");

@@ -65,13 +65,13 @@ fn a_region_comes_with_its_memory_while_other_threads_receive_devices() {
     for _ in 0..50 {
         let bed = Bed::new();
         let client = bed.client();
-        let placed = open(&client, b"placed");
+        let located = open(&client, b"located");
         let begun = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     begun.wait();
-                    let read = client.read(placed.handle, None, 0, &mut [&mut vec![0; 40_000]]);
+                    let read = client.read(located.handle, None, 0, &mut [&mut vec![0; 40_000]]);
                     assert!(matches!(read, Answer::Done(0 | 40_000)), "{read:?}");
                 });
             }

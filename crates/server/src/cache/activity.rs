@@ -1,6 +1,6 @@
 //! Tracks foreground requests, so that background work runs only while the node is idle.
 //!
-//! Background work runs only after a quiet period without foreground requests (BB-5). A task that waits for it does not poll: the end of
+//! Background work runs only after a quiet period without foreground requests. A task that waits for it does not poll: the end of
 //! the last request wakes it.
 
 use event_listener::Event;
@@ -64,7 +64,6 @@ impl Activity {
             Request::Cache(request) => matches!(
                 request,
                 CacheRequest::Writeback { .. }
-                    | CacheRequest::Drain { .. }
                     | CacheRequest::Progress
                     | CacheRequest::Open { holds: false, .. }
             ),

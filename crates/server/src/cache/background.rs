@@ -1,4 +1,4 @@
-//! Background flush: runs while files are dirty and no program waits for this node (BB-5).
+//! Background flush: runs while files are dirty and no program waits for this node.
 
 use super::dirty_queue::Next;
 use super::flush::{Flusher, Urgency};

@@ -8,15 +8,12 @@ use super::record::Record;
 use futures_util::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
-use tameike_core::wire::codec;
+use tameike_core::receipt::{FileOutcome, FileReceipt};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, NodeId, Result};
 
-/// Receipts in one reply; also bounds the time of a reply.
+/// Receipts in one page: bounds the records in memory.
 const PAGE_FILES: usize = 256;
-/// Encoded size of the receipts in one reply, below the size of a message.
-const PAGE_BYTES: usize = 128 << 10;
 /// Inode numbers in one reply of a node.
 const DIRTY_INODES_MAX: u32 = 8192;
 /// Further flushes of a file that programs keep writing to.
@@ -37,7 +34,7 @@ impl Drain {
         Self { accountant: Accountant::new(base.clone()), base, flusher }
     }
 
-    /// Flushes everything. Returns what went wrong besides the errors of files, which their records keep.
+    /// Flushes all dirty files. Returns what went wrong besides the errors of files, which their records keep.
     pub(super) async fn flush_all(&self) -> Result<Vec<String>> {
         loop {
             let epoch = self.base.homes.epoch();
@@ -123,16 +120,15 @@ impl Drain {
         dirty
     }
 
-    /// Adds the receipts of the files behind `after`, until a page is full. Returns where the next page begins.
+    /// Returns the receipts of the first files behind `after`, and where the next page begins.
     pub(super) async fn receipts(
         &self,
         verify: bool,
         after: Option<InodeId>,
-        receipt: &mut Receipt,
-    ) -> Result<Option<InodeId>> {
+    ) -> Result<(Vec<FileReceipt>, Option<InodeId>)> {
         let mut page = self.base.journal.page(after, PAGE_FILES)?;
         self.mark_unreachable_writers(&mut page).await;
-        let mut next = (page.len() == PAGE_FILES).then(|| page.last().map(|(inode, _)| *inode)).flatten();
+        let next = (page.len() == PAGE_FILES).then(|| page.last().map(|(inode, _)| *inode)).flatten();
         let written = page.into_iter().filter(|(_, record)| record.journaled && !record.removed);
         let account = |(inode, record): (InodeId, Record)| async move {
             let receipt = record.receipt(FileOutcome::Synced);
@@ -140,22 +136,10 @@ impl Drain {
                 let outcome = FileOutcome::Missing(fault.to_string());
                 FileReceipt { size: 0, written: 0, outcome, ..receipt }
             };
-            (inode, self.accountant.account(inode, record, verify).await.unwrap_or_else(failed))
+            self.accountant.account(inode, record, verify).await.unwrap_or_else(failed)
         };
-        let accounts = stream::iter(written).map(account).buffered(self.flusher.parallel);
-        let mut accounts = std::pin::pin!(accounts);
-        let mut bytes = 0;
-        let mut last = after;
-        while let Some((inode, file)) = accounts.next().await {
-            bytes += codec::encode(&file)?.len();
-            if bytes > PAGE_BYTES && last != after {
-                next = last;
-                break;
-            }
-            receipt.files.push(file);
-            last = Some(inode);
-        }
-        Ok(next)
+        let receipts = stream::iter(written).map(account).buffered(self.flusher.parallel).collect().await;
+        Ok((receipts, next))
     }
 
     /// Marks files with uncommitted writes of a node that cannot be reached, in this receipt only, as the node may come back.

@@ -48,7 +48,7 @@ use resize::Resizer;
 use save::Saver;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_core::receipt::Receipt;
+use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, InodeId, NodeId, Result, View};
 use tameike_fabric::Rpc;
@@ -179,7 +179,6 @@ impl CacheService {
             CacheRequest::Removed { inode } => removals.removed(inode).await.map(done)?,
             CacheRequest::Flush { inode } => coordinator.make_durable(inode).await.map(done)?,
             CacheRequest::Writeback { inode } => self.flusher.write_back(inode).await.map(done)?,
-            CacheRequest::Drain { verify, after } => self.drain(verify, after).await?,
             CacheRequest::Locate { inode } => CacheReply::Located { path: coordinator.find(inode).await? },
             CacheRequest::Progress => CacheReply::Progress {
                 files: self.base.queue.len() as u64,
@@ -189,12 +188,28 @@ impl CacheService {
         })
     }
 
-    /// The first request of a drain flushes everything; each returns a page of receipts.
-    async fn drain(&self, verify: bool, after: Option<InodeId>) -> Result<CacheReply> {
-        let faults = if after.is_none() { self.drain.flush_all().await? } else { Vec::new() };
-        let mut receipt = Receipt { faults, ..Receipt::default() };
-        let next = self.drain.receipts(verify, after, &mut receipt).await?;
-        Ok(CacheReply::Receipt { receipt, next })
+    /// Flushes all dirty files that this node coordinates to the shared file system. Returns what went wrong besides the errors of single
+    /// files, which [`CacheService::receipts`] reports.
+    ///
+    /// # Errors
+    /// Those of the ledger.
+    pub async fn flush_all(&self) -> Result<Vec<String>> {
+        self.base.journal.wait_for_space().await?;
+        self.drain.flush_all().await
+    }
+
+    /// Returns a page of receipts of the files that this node coordinates: those behind `after`, or the first ones. With `verify`, reads
+    /// each file back from the shared file system and compares. Also returns `after` for the next page; `None` after the last one.
+    ///
+    /// # Errors
+    /// Those of the ledger.
+    pub async fn receipts(
+        &self,
+        verify: bool,
+        after: Option<InodeId>,
+    ) -> Result<(Vec<FileReceipt>, Option<InodeId>)> {
+        self.base.journal.wait_for_space().await?;
+        self.drain.receipts(verify, after).await
     }
 
     /// Serves a request of this agent itself.

@@ -69,7 +69,7 @@ impl UnitService {
     /// Returns the counters by source.
     pub fn counters(&self) -> Vec<Counter> {
         let Loaded { shared, holders } = &self.loaded;
-        let named = [(counters::LOADED_SHARED, shared), (counters::LOADED_HOLDERS, holders)];
+        let named = [(counters::LOADED_SHARED, shared), (counters::LOADED_PEER_MEMORY, holders)];
         named.map(|(name, bytes)| Counter::new(name, bytes.load(Ordering::Relaxed))).into()
     }
 

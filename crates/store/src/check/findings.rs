@@ -9,7 +9,7 @@ use tameike_core::{InodeId, UnitId};
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Informational.
+    /// Nothing is wrong.
     Note,
     /// Derived data is wrong; a repair loses nothing.
     Wrong,

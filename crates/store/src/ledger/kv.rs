@@ -74,7 +74,7 @@ impl Kv for MemoryKv {
 
     fn commit(&self, changes: &Changes) -> Result<()> {
         let outcome = self.faults.next();
-        if outcome == FaultOutcome::Dead {
+        if outcome == FaultOutcome::Failed {
             return Err(Fault::io("injected failure"));
         }
         let mut shared = self.map.lock();

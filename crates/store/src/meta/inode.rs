@@ -2,11 +2,9 @@
 
 use super::record::{self, InodeRecord, Truncation};
 use super::{Outcome, Shard, key, query};
-use tameike_core::attr::{AttrChange, S_ISGID, S_ISUID, SetTime};
+use tameike_core::attr::{AttrChange, S_ISGID, S_ISUID, S_IXGRP, SetTime};
 use tameike_core::limits::{DIRECTORY_DEPTH_MAX, FILE_SIZE_MAX, LINKS_MAX};
 use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, Result, Timestamp};
-
-const GROUP_EXECUTE: u16 = 0o010;
 
 impl Shard<'_> {
     pub(super) fn set_attr(
@@ -185,7 +183,7 @@ fn clear_privileges(record: &mut InodeRecord) {
         return;
     }
     record.mode &= !S_ISUID;
-    if record.mode & GROUP_EXECUTE != 0 {
+    if record.mode & S_IXGRP != 0 {
         record.mode &= !S_ISGID;
     }
 }

@@ -55,9 +55,9 @@ pub struct InodeRecord {
     pub mode: u16,
     /// Names of the inode; of a directory 1 while it has a name.
     pub links: u32,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
     /// Device number of a device file.
     pub rdev: u32,

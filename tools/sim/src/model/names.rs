@@ -25,7 +25,7 @@ pub struct Object {
     pub xattr: Option<Option<u64>>,
     /// Target of a symbolic link; `None` if unknown.
     pub target: Option<String>,
-    /// Content.
+    /// Content of the file.
     pub data: FileData,
     /// Its inode number, once a call has returned it.
     pub inode: Option<u64>,

@@ -24,9 +24,9 @@ pub enum Injection {
     },
     /// A network partition: messages of one node no longer reach another.
     Partition {
-        /// Sender.
+        /// Node whose messages are lost.
         from: usize,
-        /// Receiver.
+        /// Node that they do not reach.
         to: usize,
         /// In both directions.
         both: bool,

@@ -13,9 +13,9 @@ pub enum Op {
     Load { cell: usize },
     /// Stores the next value to a cell.
     Store { cell: usize },
-    /// Flushes.
+    /// Sends the changes of the memory to the homes.
     Flush,
-    /// Updates.
+    /// Gets the changes of other memories.
     Update,
     /// Takes the lock of a counter, adds one by a load and a store, and releases the lock.
     Count { cell: usize, pause: u64 },

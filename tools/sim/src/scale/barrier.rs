@@ -1,4 +1,4 @@
-//! Measures barriers of a region with one process on each of many nodes (DM-2).
+//! Measures barriers of a region with one process on each of many nodes.
 //!
 //! The nodes are complete: agents, homes and coordinator of the product. Before each barrier, every process changes two pages of its
 //! own. The first barrier has no tree yet.

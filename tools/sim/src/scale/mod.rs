@@ -1,4 +1,4 @@
-//! Measures connections, memory per agent and the distribution of read load with thousands of agents (CC-4).
+//! Measures connections, memory per agent and the distribution of read load with thousands of agents.
 //!
 //! Complete nodes would not fit into one machine. Each is reduced to the code that selects sources for reads ([`agent`]), over the
 //! simulated network with connections as in the socket fabric ([`links`]). First, all agents read one file at almost the same time;
@@ -43,7 +43,7 @@ const SPARE_FRAMES: u32 = 4096;
 /// A cluster to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Agents.
+    /// Number of agents.
     pub agents: u32,
     /// Maximum number of connected peers of an agent.
     pub connections: usize,

@@ -38,7 +38,7 @@ impl Load {
 /// A measured cluster.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Agents.
+    /// Number of agents.
     pub agents: u32,
     /// Maximum number of connected peers of an agent.
     pub bound: usize,

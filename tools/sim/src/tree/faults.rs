@@ -47,7 +47,7 @@ enum Kind {
     Change,
     /// Writes, and opens for writing.
     Write,
-    /// Syncs.
+    /// Syncs of files and directories.
     Sync,
 }
 

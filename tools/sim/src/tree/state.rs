@@ -20,7 +20,7 @@ pub(super) struct UnsyncedWrite {
 
 pub(super) struct Inode {
     /// Creation order: distinguishes inodes with the same number.
-    pub birth: u64,
+    pub generation: u64,
     pub kind: FileKind,
     pub mode: u16,
     pub uid: u32,
@@ -60,7 +60,7 @@ impl Inode {
 /// The state of the file system.
 pub(super) struct State {
     pub inodes: BTreeMap<u64, Inode>,
-    pub births: u64,
+    pub generations: u64,
     pub now: Timestamp,
     /// Numbers below are retired; numbers from `unused` on were never allocated.
     first: u64,
@@ -69,16 +69,16 @@ pub(super) struct State {
 
 impl State {
     pub fn new(now: Timestamp) -> Self {
-        let mut state = Self { inodes: BTreeMap::new(), births: 0, now, first: FIRST, unused: FIRST };
+        let mut state = Self { inodes: BTreeMap::new(), generations: 0, now, first: FIRST, unused: FIRST };
         let root = state.blank(FileKind::Directory, 0o755);
         state.inodes.insert(ROOT, root);
         state
     }
 
     fn blank(&mut self, kind: FileKind, mode: u16) -> Inode {
-        self.births += 1;
+        self.generations += 1;
         Inode {
-            birth: self.births,
+            generation: self.generations,
             kind,
             mode,
             uid: super::OWNER,
@@ -137,7 +137,7 @@ impl State {
         Ok(FileStat {
             device: 0,
             inode: number,
-            handle_hash: inode.birth,
+            handle_hash: inode.generation,
             kind: inode.kind,
             mode: inode.mode,
             nlink: inode.nlink,

@@ -4,7 +4,7 @@ use tameike_core::Layout;
 
 /// The eviction queues, with the units of `file` that are in memory and their entries.
 struct Memory {
-    queues: Queues,
+    queues: S3FifoQueues,
     file: Arc<FileData>,
     held: Vec<Arc<QueueEntry>>,
 }
@@ -13,7 +13,7 @@ impl Memory {
     /// Memory for 20 units, with these units in use.
     fn with(units: std::ops::Range<u64>) -> Self {
         let file = Arc::new(FileData::new(InodeId(7), Layout::Striped, Home::Inode));
-        let mut memory = Self { queues: Queues::new(20), file, held: Vec::new() };
+        let mut memory = Self { queues: S3FifoQueues::new(20), file, held: Vec::new() };
         units.for_each(|unit| drop(memory.enter(unit, true)));
         memory
     }
@@ -122,7 +122,7 @@ fn the_queues_do_not_grow_with_invalidated_units() {
         if memory.held.len() == 20 {
             memory.evict(Need::Now, |_| true).expect("a clean unit");
         }
-        let Queues { small, main, ghost, .. } = &memory.queues;
+        let S3FifoQueues { small, main, ghost, .. } = &memory.queues;
         assert!(
             small.len() + main.len() <= 2 * 20 + 20 + 1 && ghost.order.len() <= 20 && ghost.names.len() <= 20
         );

@@ -98,7 +98,7 @@ fn a_name_is_hidden_when_its_lease_ends() {
     names.add(entry(30), attr(6), names.start_request(NOW));
     names.wrote(Attr { generation: Generation(2), size: 9, ..attr(7) });
     assert!((2..8).all(|number| !is_shown(number)) && is_shown(8) && is_shown(9));
-    for number in 100..100 + HELD_NAMES_MAX as u64 {
+    for number in 100..100 + DENTRY_LEASES_MAX as u64 {
         names.add(entry(number), attr(number), names.start_request(NOW));
     }
     assert!(board.0.lock().is_empty(), "all were evicted");
@@ -174,10 +174,10 @@ fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
 #[test]
 fn the_oldest_leases_are_evicted() {
     let names = NameLeases::default();
-    for number in 0..HELD_NAMES_MAX as u64 + 10 {
+    for number in 0..DENTRY_LEASES_MAX as u64 + 10 {
         names.add(entry(number), attr(number), names.start_request(NOW));
     }
     assert_eq!(names.find(&entry(9), NOW), None);
-    assert!(names.find(&entry(HELD_NAMES_MAX as u64 + 9), NOW).is_some());
-    assert!(names.0.lock().leases.len() <= HELD_NAMES_MAX);
+    assert!(names.find(&entry(DENTRY_LEASES_MAX as u64 + 9), NOW).is_some());
+    assert!(names.0.lock().leases.len() <= DENTRY_LEASES_MAX);
 }

@@ -44,7 +44,7 @@ pub struct DirEntry {
 /// An inode, with further data that its home has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Attributes.
+    /// Attributes of the inode.
     pub attr: Attr,
     /// The inline content of an inline file if the request opened it, else `None`.
     pub content: Option<serde_bytes::ByteBuf>,
@@ -62,7 +62,7 @@ impl Node {
 /// The reply to a [`MetaRequest`](super::MetaRequest).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaReply {
-    /// Done.
+    /// The request was carried out.
     Done,
     /// The target of the name, with the attributes if the inode is at the same home.
     Entry {

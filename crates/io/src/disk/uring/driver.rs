@@ -84,7 +84,7 @@ impl Driver {
         loop {
             ring.reap(ended);
             let mut pushed = false;
-            while ring.has_room() {
+            while ring.has_free_slot() {
                 let Some(request) = self.next() else { break };
                 ring.push(request);
                 pushed = true;

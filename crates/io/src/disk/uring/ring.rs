@@ -118,13 +118,13 @@ impl Ring {
         Ok(())
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_free_slot(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Pushes a request. Requires [`Self::has_room`].
+    /// Pushes a request. Requires [`Self::has_free_slot`].
     pub(super) fn push(&mut self, mut request: Request) {
-        let slot = self.free.pop().expect("the caller has checked has_room");
+        let slot = self.free.pop().expect("the caller has checked has_free_slot");
         let entry = request.entry(self.registered.as_ref()).user_data(slot as u64);
         self.requests[slot] = Some(request);
         // SAFETY: the entry names memory of a frame and a registered file. The frame stays in `requests` until the kernel has

@@ -103,7 +103,7 @@ impl Store {
             Ok(lost) => self.not_recovered = lost.fault(),
             Err(fault) => {
                 let why = format!(
-                    "{}: names that the file system has lost could not be put again: {fault}",
+                    "{}: cannot re-create directory entries that the file system lost: {fault}",
                     String::from_utf8_lossy(CONTAINER)
                 );
                 self.log.fail(Fault::new(fault.errno, why));

@@ -56,7 +56,7 @@ impl Store {
     pub fn end_sync(&mut self, sync: &StoreSync, result: Result<()>) -> Result<()> {
         if let Err(fault) = result {
             let why = format!(
-                "fsync of {}: {fault}. Nothing that was packed since is believed: end the job, and finish it by \
+                "fsync of {}: {fault}. Data packed since the last sync may not be durable: end the job, then run \
                  `tameike recover`",
                 String::from_utf8_lossy(CONTAINER)
             );

@@ -502,21 +502,21 @@ impl Bed {
 
     /// Starts a drain of all nodes, and does not wait for it.
     pub(super) fn begin_drain(&self) {
-        for node in self.cluster.nodes() {
-            let (client, id) = (self.client(node.id.0), node.id);
-            self.machine.runtime().spawn(async move { drop(client.drain(id, true).await) });
+        let nodes: Vec<_> = self.net.nodes.lock().iter().flatten().cloned().collect();
+        for node in nodes {
+            self.machine.runtime().spawn(async move { drop(drain(&node.cache, true).await) });
         }
     }
 
     /// Drains all nodes, as the command line does.
     pub(super) fn drain(&self, verify: bool) -> Receipt {
         let mut receipt = Receipt::default();
-        for node in self.cluster.nodes() {
-            let (client, id) = (self.client(node.id.0), node.id);
-            let part = self.machine.run(async move { client.drain(id, verify).await });
-            match part {
-                Ok(part) => receipt.merge(part),
-                Err(fault) => receipt.faults.push(fault.to_string()),
+        let nodes = self.net.nodes.lock().clone();
+        for (id, node) in nodes.into_iter().enumerate() {
+            match node.map(|node| self.machine.run(async move { drain(&node.cache, verify).await })) {
+                Some(Ok(part)) => receipt.merge(part),
+                Some(Err(fault)) => receipt.faults.push(fault.to_string()),
+                None => receipt.faults.push(format!("{} is down", NodeId(id as u32))),
             }
         }
         receipt
@@ -599,6 +599,20 @@ impl Drop for Bed {
         self.machine.kill();
         let nodes = std::mem::take(&mut *self.net.nodes.lock());
         drop(nodes);
+    }
+}
+
+/// Flushes the files of a coordinator, and returns its receipt.
+async fn drain(cache: &CacheService, verify: bool) -> Result<Receipt> {
+    let mut receipt = Receipt { faults: cache.flush_all().await?, ..Receipt::default() };
+    let mut after = None;
+    loop {
+        let (files, next) = cache.receipts(verify, after).await?;
+        receipt.files.extend(files);
+        match next {
+            Some(next) => after = Some(next),
+            None => return Ok(receipt),
+        }
     }
 }
 

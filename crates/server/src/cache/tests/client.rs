@@ -3,7 +3,6 @@
 use super::bed::NetRpc;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::receipt::Receipt;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::unit::{Backing, SPACE_ATTEMPTS_MAX, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
@@ -250,21 +249,5 @@ impl Client {
     pub(super) async fn write_back(&self, path: &[u8]) -> Result<()> {
         let inode = self.shared.stat(path)?.inode_id();
         self.request(inode, CacheRequest::Writeback { inode }).await.map(|_| ())
-    }
-
-    pub(super) async fn drain(&self, node: NodeId, verify: bool) -> Result<Receipt> {
-        let (mut receipt, mut after) = (Receipt::default(), None);
-        loop {
-            let request = Request::Cache(CacheRequest::Drain { verify, after });
-            let reply = self.rpc.call(node.into(), request, None, None).await?.reply;
-            let Reply::Cache(CacheReply::Receipt { receipt: part, next }) = reply else {
-                panic!("a drain was answered with {reply:?}");
-            };
-            receipt.merge(part);
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(receipt),
-            }
-        }
     }
 }

@@ -111,9 +111,7 @@ fn changes_of_cached_files_are_on_all_replicas() {
         bed.run(client.write_back(b"a")).expect("a flush");
         bed.run(client.write(b"a", 10, &[5; 10])).expect("a write");
         assert_eq!(bed.compare_copies(&inodes).0, 2 * copies);
-        for node in 0..nodes {
-            bed.run(client.drain(NodeId(node), true)).expect("a drain");
-        }
+        bed.drain_completely(true);
         assert_eq!(bed.compare_copies(&inodes).0, 0);
         bed.run(other.unlink(b"b")).expect("an unlink");
         bed.compare_copies(&inodes);
@@ -145,8 +143,7 @@ fn copies_of_a_unit_are_equal_after_writes_at_the_same_time() {
         bed.compare_copies(&[inode]);
     }
     let before = bed.run(bed.client(0).read(b"a")).expect("a read");
-    bed.run(bed.client(0).drain(NodeId(0), true)).expect("a drain");
-    bed.run(bed.client(0).drain(NodeId(1), true)).expect("a drain");
+    bed.drain_completely(true);
     assert!(std::fs::read(bed.root.join("a")).expect("the file") == before);
 }
 

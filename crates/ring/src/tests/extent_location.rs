@@ -19,7 +19,7 @@ use tameike_io::disk::{DiskMemory, FreeClock, HostDevice};
 use tameike_io::os::process::monotonic;
 
 /// A unit on a device.
-pub struct Placing {
+pub struct LocatedUnit {
     file: File,
     pub device: Mutex<Arc<HostDevice>>,
     pub place: UnitLocation,
@@ -27,7 +27,7 @@ pub struct Placing {
     content: Vec<u8>,
 }
 
-impl Placing {
+impl LocatedUnit {
     pub fn new() -> Self {
         let file = tempfile::tempfile().expect("written");
         let content: Vec<u8> = (0..UNIT_SIZE).map(|at| (at / 7) as u8 ^ (at / BLOCK_SIZE) as u8).collect();
@@ -60,7 +60,7 @@ fn device_of(file: &File, clock: &FreeClock) -> Arc<HostDevice> {
 
 /// The file on the device. Requests return other bytes: all 1.
 fn open(client: &Client) -> OpenFile {
-    let file = super::bed::open(client, b"placed");
+    let file = super::bed::open(client, b"located");
     assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE]]), Answer::Done(UNIT_SIZE));
     file
 }
@@ -83,8 +83,8 @@ proptest! {
         let bed = Bed::new();
         let client = bed.client();
         let file = open(&client);
-        let content = &bed.files.placed.content;
-        bed.files.placed.damage(damaged);
+        let content = &bed.files.located.content;
+        bed.files.located.damage(damaged);
         let block = damaged / BLOCK_SIZE * BLOCK_SIZE..(damaged / BLOCK_SIZE + 1) * BLOCK_SIZE;
         for (start, size) in reads {
             let range = start..(start + size).min(UNIT_SIZE);
@@ -107,7 +107,7 @@ fn a_read_into_several_buffers_takes_a_request() {
     let mut whole = vec![0; 80_000];
     let count = client.read(file.handle, None, 0, &mut [&mut [], &mut whole, &mut []]);
     assert_eq!(count, Answer::Done(80_000));
-    assert!(whole == bed.files.placed.content[..80_000]);
+    assert!(whole == bed.files.located.content[..80_000]);
 }
 
 /// Each device is sent once, up to a maximum number, and is kept away from the program's own descriptors.
@@ -118,14 +118,14 @@ fn programs_keep_the_devices_they_receive() {
     let client = Client::connect(&bed.socket, |number| KEPT.lock().push(number)).expect("it listens");
     let file = open(&client);
     assert_eq!(client.descriptors().collect::<Vec<_>>(), *KEPT.lock());
-    let placing = &bed.files.placed;
+    let located = &bed.files.located;
     for devices in 1..20 {
         for start in [0, 5000, 300_000] {
             let found = read(&client, &file, start, 40_000);
             // The maximum number of devices was sent: the agent sends bytes.
-            let is_placed = devices <= 16;
+            let is_located = devices <= 16;
             let expected =
-                if is_placed { placing.content[start..start + 40_000].to_vec() } else { vec![1; 40_000] };
+                if is_located { located.content[start..start + 40_000].to_vec() } else { vec![1; 40_000] };
             assert!(found == expected, "{devices}, {start}");
         }
         let kept = client.descriptors().collect::<Vec<_>>();
@@ -133,7 +133,7 @@ fn programs_keep_the_devices_they_receive() {
         assert_eq!(kept, *KEPT.lock());
         assert!(kept.iter().all(|number| *number >= 900), "{kept:?}");
         // A new device, as of a restarted agent.
-        *placing.device.lock() = device_of(&placing.file, &placing.clock);
+        *located.device.lock() = device_of(&located.file, &located.clock);
     }
 }
 
@@ -143,18 +143,18 @@ fn bytes_that_may_have_moved_take_a_request() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
-    let placing = &bed.files.placed;
-    let parts = |size: usize| placing.place.runs_of(&(0..size as u32)).collect::<Vec<_>>();
-    assert!(read(&client, &file, 0, 40_000) == placing.content[..40_000]);
+    let located = &bed.files.located;
+    let parts = |size: usize| located.place.runs_of(&(0..size as u32)).collect::<Vec<_>>();
+    assert!(read(&client, &file, 0, 40_000) == located.content[..40_000]);
     let other = parts(UNIT_SIZE)
         .into_iter()
         .find(|run| !parts(40_000).iter().any(|part| part.at >> 20 == run.at >> 20));
     let other = other.expect("the unit is in several regions").at;
-    placing.clock.freed(&(other..other + 4096));
-    assert!(read(&client, &file, 0, 40_000) == placing.content[..40_000], "it has moved");
+    located.clock.freed(&(other..other + 4096));
+    assert!(read(&client, &file, 0, 40_000) == located.content[..40_000], "it has moved");
     assert_eq!(read(&client, &file, 0, UNIT_SIZE), vec![1; UNIT_SIZE]);
     let own = parts(40_000)[1].at;
-    placing.clock.freed(&(own..own + 4096));
+    located.clock.freed(&(own..own + 4096));
     assert_eq!(read(&client, &file, 0, 40_000), vec![1; 40_000]);
 }
 
@@ -165,7 +165,7 @@ fn threads_receive_a_device_concurrently() {
         let bed = Bed::new();
         let client = bed.client();
         let file = open(&client);
-        let content = &bed.files.placed.content[..40_000];
+        let content = &bed.files.located.content[..40_000];
         let start = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -185,9 +185,9 @@ fn threads_receive_a_device_concurrently() {
 fn the_end_of_an_agent_is_detected_behind_an_unread_device() {
     let bed = Bed::new();
     let client = bed.client();
-    let file = super::bed::open(&client, b"placed");
+    let file = super::bed::open(&client, b"located");
     // Requested, but not received.
-    let accepts = Accepts { placed: true, ..Accepts::default() };
+    let accepts = Accepts { located: true, ..Accepts::default() };
     let slot = Slot::new(&client.arena, 9);
     slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, accepts }.encode());
     slot.state().store(REQUESTED, Ordering::Relaxed);

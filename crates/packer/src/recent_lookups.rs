@@ -9,12 +9,12 @@ use tameike_io::shared::self_and_ancestors;
 const PATHS_MAX: usize = 16 << 10;
 
 /// Paths with the times of their lookups, by the monotonic clock. In a full table some paths are missing.
-pub struct Recent {
+pub struct RecentLookups {
     paths: Mutex<HashMap<Vec<u8>, Duration>>,
     lifetime: Duration,
 }
 
-impl Recent {
+impl RecentLookups {
     /// An empty table, whose entries are valid for this time.
     pub fn new(lifetime: Duration) -> Self {
         Self { paths: Mutex::default(), lifetime }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn entries_expire_and_are_bounded() {
         let lifetime = Duration::from_secs(1);
-        let recent = Recent::new(lifetime);
+        let recent = RecentLookups::new(lifetime);
         recent.note(b"one", START);
         assert_eq!(recent.seen(b"one", START + lifetime / 2), Some(START));
         assert!(recent.seen(b"other", START).is_none() && recent.seen(b"one", START + lifetime).is_none());

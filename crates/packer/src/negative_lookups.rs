@@ -17,13 +17,13 @@ struct Row {
 }
 
 /// Counts of failed lookups by directory.
-pub struct Misses {
+pub struct NegativeLookups {
     /// The longest time between two that count together.
     gap: Duration,
     rows: Mutex<HashMap<Vec<u8>, Row>>,
 }
 
-impl Misses {
+impl NegativeLookups {
     /// No counts. Failed lookups that follow each other within this time count together.
     pub fn new(gap: Duration) -> Self {
         Self { gap, rows: Mutex::default() }
@@ -68,27 +68,27 @@ mod tests {
     const GAP: Duration = Duration::from_millis(20);
 
     #[test]
-    fn misses_close_to_each_other_count_together() {
-        let misses = Misses::new(GAP);
+    fn negative_lookups_close_to_each_other_count_together() {
+        let lookups = NegativeLookups::new(GAP);
         let slow = GAP + Duration::from_millis(1);
-        (0..2 * MANY).for_each(|miss| misses.count(b"slow", START + slow * miss));
-        assert!(!misses.are_many(b"slow", START + slow * 2 * MANY));
+        (0..2 * MANY).for_each(|miss| lookups.count(b"slow", START + slow * miss));
+        assert!(!lookups.are_many(b"slow", START + slow * 2 * MANY));
         (0..MANY).for_each(|miss| {
-            assert!(!misses.are_many(b"fast", START + GAP * miss));
-            misses.count(b"fast", START + GAP * miss);
+            assert!(!lookups.are_many(b"fast", START + GAP * miss));
+            lookups.count(b"fast", START + GAP * miss);
         });
         let end = START + GAP * MANY;
-        assert!(misses.are_many(b"fast", end) && !misses.are_many(b"fast", end + GAP));
-        misses.forget(b"fast");
-        assert!(!misses.are_many(b"fast", end));
+        assert!(lookups.are_many(b"fast", end) && !lookups.are_many(b"fast", end + GAP));
+        lookups.forget(b"fast");
+        assert!(!lookups.are_many(b"fast", end));
     }
 
     #[test]
     fn directories_are_bounded() {
-        let misses = Misses::new(GAP);
-        (0..2 * DIRECTORIES_MAX).for_each(|dir| misses.count(dir.to_string().as_bytes(), START));
-        assert_eq!(misses.rows.lock().len(), DIRECTORIES_MAX);
-        misses.count(b"later", START + 2 * GAP);
-        assert_eq!(misses.rows.lock().len(), 1);
+        let lookups = NegativeLookups::new(GAP);
+        (0..2 * DIRECTORIES_MAX).for_each(|dir| lookups.count(dir.to_string().as_bytes(), START));
+        assert_eq!(lookups.rows.lock().len(), DIRECTORIES_MAX);
+        lookups.count(b"later", START + 2 * GAP);
+        assert_eq!(lookups.rows.lock().len(), 1);
     }
 }

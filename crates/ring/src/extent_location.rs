@@ -20,7 +20,7 @@ use tameike_core::wire::unit::UnitLocation;
 /// Maximum number of devices that a program gets.
 pub(crate) const DEVICES_MAX: usize = 16;
 /// Size of an encoded location, in bytes.
-pub(crate) const PLACED_SIZE: usize = SUMS + BLOCKS_PER_UNIT * SUM_SIZE;
+pub(crate) const LOCATION_SIZE: usize = SUMS + BLOCKS_PER_UNIT * SUM_SIZE;
 
 /// Maximum number of parts in which the bytes of a read may lie.
 const PARTS_MAX: usize = 32;
@@ -31,11 +31,11 @@ const PART_SIZE: usize = 16;
 const SUMS: usize = PARTS + PARTS_MAX * PART_SIZE;
 
 /// An encoded location.
-pub(crate) type PlacedBytes = [u8; PLACED_SIZE];
+pub(crate) type LocationBytes = [u8; LOCATION_SIZE];
 
 /// A decoded location: blocks that hold the bytes of a read, in order.
-pub(crate) struct Placed<'a> {
-    bytes: &'a PlacedBytes,
+pub(crate) struct ExtentLocation<'a> {
+    bytes: &'a LocationBytes,
     /// Number of the device.
     pub device: usize,
     /// Bytes to skip in the first block.
@@ -46,8 +46,8 @@ pub(crate) struct Placed<'a> {
 }
 
 /// Encodes the location of `range` of a unit; `None` if it has too many parts.
-pub(crate) fn encode(device: usize, place: &UnitLocation, range: &Range<u32>) -> Option<PlacedBytes> {
-    let (mut bytes, mut parts) = ([0; PLACED_SIZE], 0);
+pub(crate) fn encode(device: usize, place: &UnitLocation, range: &Range<u32>) -> Option<LocationBytes> {
+    let (mut bytes, mut parts) = ([0; LOCATION_SIZE], 0);
     for run in place.runs_of(range) {
         let part = bytes[PARTS..SUMS].chunks_exact_mut(PART_SIZE).nth(parts)?;
         part[..8].copy_from_slice(&run.at.to_ne_bytes());
@@ -64,25 +64,26 @@ pub(crate) fn encode(device: usize, place: &UnitLocation, range: &Range<u32>) ->
     Some(bytes)
 }
 
-impl<'a> Placed<'a> {
+impl<'a> ExtentLocation<'a> {
     /// Decodes the location of `count` bytes; `None` for invalid bytes.
-    pub fn decode(bytes: &'a PlacedBytes, count: usize) -> Option<Self> {
+    pub fn decode(bytes: &'a LocationBytes, count: usize) -> Option<Self> {
         let word =
             |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes).map(|word| word as usize);
         let time = bytes[TIME..].first_chunk().copied().map(u64::from_ne_bytes)?;
-        let placed = Self { bytes, device: word(0)?, skip: word(4)?, time, parts: word(8)? };
-        let is_known = placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE && placed.parts <= PARTS_MAX;
-        let blocks = (placed.skip + count).div_ceil(BLOCK_SIZE);
+        let location = Self { bytes, device: word(0)?, skip: word(4)?, time, parts: word(8)? };
+        let is_known =
+            location.device < DEVICES_MAX && location.skip < BLOCK_SIZE && location.parts <= PARTS_MAX;
+        let blocks = (location.skip + count).div_ceil(BLOCK_SIZE);
         if !is_known || blocks > BLOCKS_PER_UNIT {
             return None;
         }
         let mut size = 0_u64;
-        for run in placed.parts() {
+        for run in location.parts() {
             let is_whole = run.length > 0 && run.length.is_multiple_of(BLOCK_SIZE as u32);
             run.at.checked_add(run.length.into()).filter(|_| is_whole)?;
             size += u64::from(run.length);
         }
-        (size == (blocks * BLOCK_SIZE) as u64).then_some(placed)
+        (size == (blocks * BLOCK_SIZE) as u64).then_some(location)
     }
 
     /// Locations of the blocks.
@@ -129,27 +130,27 @@ mod tests {
                 prop_assert!(parts as usize > PARTS_MAX);
                 return Ok(());
             };
-            let placed = Placed::decode(&bytes, range.len()).expect("as encoded");
-            prop_assert_eq!((placed.device, placed.skip, placed.time), (3, start as usize % BLOCK_SIZE, 1 << 40));
+            let location = ExtentLocation::decode(&bytes, range.len()).expect("as encoded");
+            prop_assert_eq!((location.device, location.skip, location.time), (3, start as usize % BLOCK_SIZE, 1 << 40));
             let blocks = |runs: &mut dyn Iterator<Item = Run>| -> Vec<u64> {
                 runs.flat_map(|run| (0..u64::from(run.length)).step_by(BLOCK_SIZE).map(move |at| run.at + at)).collect()
             };
             let all = blocks(&mut place.runs.iter().copied());
             let first = start as usize / BLOCK_SIZE;
-            let decoded = blocks(&mut placed.parts());
+            let decoded = blocks(&mut location.parts());
             prop_assert_eq!(&all[first..(range.end as usize).div_ceil(BLOCK_SIZE)], &decoded[..]);
-            prop_assert_eq!(&placed.sums(0)[..4], &(first as u32).to_le_bytes()[..]);
+            prop_assert_eq!(&location.sums(0)[..4], &(first as u32).to_le_bytes()[..]);
         }
 
         #[test]
         fn garbage_is_rejected_or_has_the_right_size(words: [u32; 14], count in 0..2 * UNIT_SIZE) {
-            let mut bytes = [0; PLACED_SIZE];
+            let mut bytes = [0; LOCATION_SIZE];
             for (at, word) in words.into_iter().enumerate() {
                 bytes[4 * at..4 * at + 4].copy_from_slice(&(word % 9).to_ne_bytes());
             }
-            if let Some(placed) = Placed::decode(&bytes, count) {
-                let size: u64 = placed.parts().map(|run| u64::from(run.length)).sum();
-                prop_assert!(size >= (placed.skip + count) as u64 && size <= UNIT_SIZE as u64);
+            if let Some(location) = ExtentLocation::decode(&bytes, count) {
+                let size: u64 = location.parts().map(|run| u64::from(run.length)).sum();
+                prop_assert!(size >= (location.skip + count) as u64 && size <= UNIT_SIZE as u64);
             }
         }
     }

@@ -1,4 +1,0 @@
-//! The target `ring_placed` of tools/fuzz.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tameike_fuzz::run("ring_placed", bytes));
