@@ -19,8 +19,7 @@ pub struct BackupService {
     parts: ReplicaParts,
     ledger: Arc<Ledger>,
     extents: Arc<ExtentStore>,
-    /// By home, the number of a record of which some parts have arrived, and these.
-    partial: Mutex<BTreeMap<HomeId, (u64, Vec<u8>)>>,
+    partial: Mutex<PartialRecords>,
 }
 
 impl BackupService {
@@ -112,28 +111,51 @@ impl BackupService {
     }
 
     /// Appends a record when all of it has arrived. Returns false if it does not follow the last one.
-    async fn append_part(
-        &self,
-        RecordPart { home, number, offset, ends, bytes }: RecordPart,
-    ) -> Result<bool> {
-        let record = if offset == 0 && ends {
-            bytes
-        } else {
-            let mut partial = self.partial.lock();
-            let (of, mut begun) =
-                partial.remove(&home).filter(|_| offset > 0).unwrap_or((number, Vec::new()));
-            if of != number || begun.len() != offset as usize || begun.len() + bytes.len() > RECORD_SIZE_MAX {
-                return Ok(false);
+    async fn append_part(&self, part: RecordPart) -> Result<bool> {
+        let arrived = self.partial.lock().add(part);
+        match arrived {
+            Arrived::Whole(record) => {
+                self.ledger.wait_for_space().await?;
+                append_record(&self.ledger, &record)
             }
-            begun.extend(bytes);
-            if !ends {
-                partial.insert(home, (number, begun));
-                return Ok(true);
-            }
-            begun
-        };
-        self.ledger.wait_for_space().await?;
-        append_record(&self.ledger, &record)
+            Arrived::Part => Ok(true),
+            Arrived::Gap => Ok(false),
+        }
+    }
+}
+
+/// Records of which some parts have arrived, by home, with their numbers.
+#[derive(Default)]
+pub(super) struct PartialRecords(BTreeMap<HomeId, (u64, Vec<u8>)>);
+
+/// What has arrived of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// All parts up to this one.
+    Part,
+    /// Not all parts before this one, or more than a record may have.
+    Gap,
+}
+
+impl PartialRecords {
+    /// Adds a part. The first part of a record replaces an earlier record of the home.
+    pub(super) fn add(&mut self, RecordPart { home, number, offset, ends, bytes }: RecordPart) -> Arrived {
+        if offset == 0 && ends {
+            return Arrived::Whole(bytes);
+        }
+        let begun = self.0.remove(&home).filter(|_| offset > 0);
+        let (of, mut begun) = begun.unwrap_or((number, Vec::new()));
+        if of != number || begun.len() != offset as usize || begun.len() + bytes.len() > RECORD_SIZE_MAX {
+            return Arrived::Gap;
+        }
+        begun.extend(bytes);
+        if ends {
+            return Arrived::Whole(begun);
+        }
+        self.0.insert(home, (number, begun));
+        Arrived::Part
     }
 }
 

@@ -308,3 +308,98 @@ async fn send(replicas: Weak<Replicas>, backup: NodeId, appended: Arc<Event>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::backup::{Arrived, PartialRecords};
+    use super::*;
+    use tameike_core::NodeInfo;
+    use tameike_core::wire::codec::encode;
+
+    const BACKUP: NodeId = NodeId(1);
+
+    fn map() -> HomeMap {
+        let node = |id| NodeInfo {
+            id: NodeId(id),
+            host: format!("host{id}"),
+            address: String::new(),
+            group: 0,
+            device: true,
+        };
+        HomeMap::initial(&[node(0), node(1)], 2).expect("two nodes")
+    }
+
+    /// Streams of homes 0 and 2, which node 0 serves, with records of these sizes from number 6 on.
+    fn streams(sizes: [&[usize]; 2]) -> Streams {
+        let stream = |(place, sizes): (usize, &[usize])| {
+            let record = |(number, &size): (usize, &usize)| vec![(number + place) as u8; size].into();
+            let records: VecDeque<_> = sizes.iter().enumerate().map(record).collect();
+            let last = 5 + records.len() as u64;
+            (HomeId(2 * place as u16), Stream { last, records, confirmed: BTreeMap::new() })
+        };
+        Streams { homes: sizes.into_iter().enumerate().map(stream).collect(), senders: BTreeMap::new() }
+    }
+
+    /// Sends everything to a backup. Returns the records that it gets, and the number of messages.
+    fn send_all(streams: &mut Streams) -> (Vec<(HomeId, u64, Vec<u8>)>, usize) {
+        let (map, mut partial, mut got, mut messages, mut sent) =
+            (map(), PartialRecords::default(), Vec::new(), 0, None);
+        loop {
+            let Batch { parts, last, .. } = streams.batch(&map, BACKUP, sent);
+            let Some(end) = parts.last() else { return (got, messages) };
+            sent = (!end.ends).then(|| (end.home, end.offset as usize + end.bytes.len()));
+            encode(&ReplicaRequest::Records(parts.clone())).expect("it fits a message");
+            for part in parts {
+                let (home, number) = (part.home, part.number);
+                match partial.add(part) {
+                    Arrived::Whole(record) => got.push((home, number, record)),
+                    Arrived::Part => {}
+                    Arrived::Gap => panic!("{home}, {number}: a part is missing"),
+                }
+            }
+            streams.confirm(&map, BACKUP, &last);
+            messages += 1;
+        }
+    }
+
+    #[test]
+    fn records_of_all_sizes_arrive_once_and_in_order() {
+        const MAX: usize = RECORD_BYTES_MAX;
+        for sizes in [
+            [&[10, 3 * MAX + 7, 10][..], &[5][..]],
+            [&[2 * MAX, MAX + 1], &[MAX, MAX, 1]],
+            [&[], &[MAX + 1]],
+            [&[0, 1, MAX / 2, MAX / 2, MAX / 2], &[3, 3]],
+            [&[1; 3 * RECORD_PARTS_MAX], &[]],
+        ] {
+            let mut streams = streams(sizes);
+            let sent: Vec<Vec<_>> =
+                streams.homes.values().map(|one| one.records.iter().cloned().collect()).collect();
+            let (got, messages) = send_all(&mut streams);
+            assert!(messages <= 9, "{messages} messages");
+            for (home, records) in [HomeId(0), HomeId(2)].into_iter().zip(sent) {
+                let of_home = got.iter().filter(|(of, ..)| *of == home);
+                let expected =
+                    records.iter().zip(6..).map(|(record, number)| (home, number, record.to_vec()));
+                assert!(of_home.cloned().eq(expected), "{sizes:?}");
+            }
+            assert!(streams.homes.values().all(|stream| stream.records.is_empty()));
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_follow_each_other_are_refused() {
+        let part =
+            |number, offset, ends| RecordPart { home: HomeId(3), number, offset, ends, bytes: vec![1; 10] };
+        let mut partial = PartialRecords::default();
+        assert_eq!(partial.add(part(1, 10, true)), Arrived::Gap);
+        assert_eq!(partial.add(part(1, 0, false)), Arrived::Part);
+        assert_eq!(partial.add(part(2, 10, true)), Arrived::Gap, "another record");
+        assert_eq!(partial.add(part(1, 0, false)), Arrived::Part);
+        assert_eq!(partial.add(part(1, 20, true)), Arrived::Gap, "a part is missing");
+        // The sender begins again.
+        assert_eq!(partial.add(part(1, 0, false)), Arrived::Part);
+        assert_eq!(partial.add(part(1, 0, false)), Arrived::Part);
+        assert_eq!(partial.add(part(1, 10, true)), Arrived::Whole(vec![1; 20]));
+    }
+}
