@@ -156,7 +156,7 @@ impl AgentControl for Agent {
         }
         let system = System::start(assembly::blocking_threads_max(&start))
             .map_err(|error| Fault::from_os("starting threads", &error))?;
-        let memory = Memory::new(start.memory, start.shared_dir.is_some(), start.region_memory)?;
+        let memory = Memory::new(start.memory, start.shared_dir.is_some(), false, start.region_memory)?;
         let store = match &start.device {
             Some(device) => {
                 let on_damage = match start.mode {
@@ -360,8 +360,9 @@ impl AgentControl for Agent {
         };
         let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained, stopping));
         let runtime = self.system.runtime().clone();
-        let synced =
-            pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), store.extents.sync(true)));
+        // Other agents, which may have copies, stop as well.
+        let sync = store.ledger.sync_own(true);
+        let synced = pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), sync));
         self.fabric.close();
         let late = || Fault::new(Errno::ETIMEDOUT, "the journal could not be synced within the grace time");
         synced.ok_or_else(late)??;

@@ -203,7 +203,7 @@ fn replicas(parts: &Parts<'_>, store: &StoreParts) -> Result<(Option<Arc<Replica
         replicas: replicas.clone(),
         extents: store.extents.clone(),
         request_pools: [parts.memory.requests.clone(), parts.memory.replies.clone()],
-        read_pool: parts.memory.reads.clone(),
+        pool: parts.memory.copies.clone(),
     });
     Ok((replicas, copies))
 }

@@ -16,7 +16,7 @@ struct All;
 
 impl RecordChecks for All {
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
-        crate::storage::replay(kind, body, table)
+        tameike_server::replay(kind, body, table)
     }
 
     fn examine(&self, table: &dyn ReadTable, dirty: &[Dirty], findings: &mut Findings) -> Result<()> {

@@ -26,6 +26,6 @@ pub use agent::Agent;
 pub use measure::Meter;
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
-pub use storage::replay;
+pub use tameike_server::replay;
 pub use tameike_store::release_space;
 pub use views::{LocalFiles, Views};

@@ -30,6 +30,8 @@ pub struct Memory {
     pub flushes: Pool,
     /// Merges and rewrites of units: held during disk operations only.
     pub scratch: Pool,
+    /// Bytes that are sent from the store to backups; empty if the homes of the job have no replicas.
+    pub copies: Pool,
     /// Write-behind and readahead of the job-shared view.
     pub shared_view: Pool,
     /// Write-behind and readahead of the cache view; empty without one.
@@ -45,11 +47,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Divides at most `bytes`. Without a cache view, the job-shared view gets the share of both. `regions` bytes are for regions.
+    /// Divides at most `bytes`. Without a cache view, the job-shared view gets the share of both; without replicas, the views get the share
+    /// of copies. `regions` bytes are for regions.
     ///
     /// # Errors
     /// `ENOMEM` if `bytes` is too small, or the system refuses.
-    pub fn new(bytes: u64, has_cache_view: bool, regions: u64) -> Result<Self> {
+    pub fn new(bytes: u64, has_cache_view: bool, has_replicas: bool, regions: u64) -> Result<Self> {
         let count = u32::try_from(bytes / UNIT_SIZE as u64).unwrap_or(u32::MAX);
         if count < FRAMES_MIN {
             let message =
@@ -57,7 +60,7 @@ impl Memory {
             return Err(Fault::new(Errno::ENOMEM, message));
         }
         let part = count / 16;
-        let server = [2 * part, 2 * part, 2 * part, part, part];
+        let server = [2 * part, 2 * part, 2 * part, part, part, if has_replicas { part } else { 0 }];
         let left = count - server.iter().sum::<u32>();
         let views = if has_cache_view { [left / 2, left / 2] } else { [left, 0] };
         let backlogs = views.map(|share| share / BACKLOG_PART);
@@ -66,7 +69,7 @@ impl Memory {
         let frame_grants = FrameTable::new(&slab)
             .inspect_err(|error| log::info!("programs get no grants of frames: {error}"));
         let frame_grants = frame_grants.ok().map(Arc::new);
-        let [requests, replies, reads, flushes, scratch] = server.map(|share| slab.pool(share));
+        let [requests, replies, reads, flushes, scratch, copies] = server.map(|share| slab.pool(share));
         let (shared_view, cache_view) =
             (slab.pool(views[0] - backlogs[0]), slab.pool(views[1] - backlogs[1]));
         let [shared_backlog, cache_backlog] =
@@ -78,6 +81,7 @@ impl Memory {
             reads,
             flushes,
             scratch,
+            copies,
             shared_view,
             cache_view,
             frame_grants,
@@ -98,13 +102,14 @@ mod tests {
         for (frames, has_cache_view) in sizes.into_iter().flat_map(|frames| [(frames, true), (frames, false)])
         {
             let bytes = u64::from(frames) * UNIT_SIZE as u64;
-            let memory = Memory::new(bytes, has_cache_view, 0).expect("enough frames");
+            let memory = Memory::new(bytes, has_cache_view, true, 0).expect("enough frames");
             let pools = [
                 &memory.requests,
                 &memory.replies,
                 &memory.reads,
                 &memory.flushes,
                 &memory.scratch,
+                &memory.copies,
                 &memory.shared_view,
             ];
             assert!(pools.iter().all(|pool| pool.share() >= 3));
@@ -116,6 +121,6 @@ mod tests {
             assert!(memory.shared_backlog.free() >= UNIT_SIZE);
             assert!(slab as usize * UNIT_SIZE + backlogs <= frames as usize * UNIT_SIZE);
         }
-        assert_eq!(Memory::new(1 << 20, true, 0).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
+        assert_eq!(Memory::new(1 << 20, true, true, 0).err().map(|fault| fault.errno), Some(Errno::ENOMEM));
     }
 }

@@ -335,7 +335,7 @@ impl Service for Node {
             drop(foreground);
             // The reply may show, or acknowledge, changes that the backups do not have yet.
             let confirmed = match replicas.filter(|_| is_logged) {
-                Some(replicas) => replicas.confirmed_of(home).await,
+                Some(replicas) => replicas.wait_for_backups(home).await,
                 None => Ok(()),
             };
             count(&answer.1);

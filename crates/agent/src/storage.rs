@@ -12,9 +12,8 @@ use tameike_io::shared::PosixTree;
 use tameike_io::{Pool, Slab};
 use tameike_packer::{count_journaled, count_pending_promotions};
 use tameike_server::cache::{Journaled, journaled};
-use tameike_store::ledger::RecordKind;
-use tameike_store::table::Table;
-use tameike_store::{Options, Store, meta};
+use tameike_server::replay;
+use tameike_store::{Options, Store};
 
 /// Metadata changes kept in memory before they move into the key-value store, in bytes.
 const CHECKPOINT_BYTES: usize = 32 << 20;
@@ -55,17 +54,6 @@ pub enum OnDamage<'a> {
     Refuse,
     /// Opens the readable parts. The strings describe the parts that are known to be missing.
     Salvage(&'a [String]),
-}
-
-/// Replays a record of names or of cached files.
-pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
-    match kind {
-        RecordKind::Names => meta::replay(table, body),
-        RecordKind::Cache => tameike_server::cache::replay(body, table),
-        RecordKind::Extents | RecordKind::OfHome => {
-            Err(Fault::io("this record is not one of names or of cached files"))
-        }
-    }
 }
 
 /// Returns the data of an open store in `dir` that is not on the shared file system.

@@ -11,5 +11,8 @@ pub mod holders;
 pub mod lock;
 pub mod meta;
 pub mod region;
+mod replay;
 pub mod replica;
 pub mod unit;
+
+pub use replay::replay;

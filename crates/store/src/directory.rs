@@ -13,7 +13,7 @@
 //! lost+found     what a repair has removed ([`crate::check`])
 //! ```
 //!
-//! `format` is one line of text: `tameike-store 1 <boot id>`. If its boot id differs from the machine's, the machine
+//! `format` is one line of text: `tameike-store 2 <boot id>`. If its boot id differs from the machine's, the machine
 //! may have lost power since.
 
 use crate::extent::{ExtentData, ExtentStore};
@@ -38,7 +38,7 @@ const TABLE_ASIDE: &str = "table.damaged";
 const DAMAGE: &str = "damage";
 /// Start of the file `format`, before the version number.
 pub(crate) const FORMAT_NAME: &str = "tameike-store ";
-pub(crate) const FORMAT: &str = "tameike-store 1";
+pub(crate) const FORMAT: &str = "tameike-store 2";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Minimum size of the extents file beyond all capacities together, in bytes, for blocks that are being replaced. A
 /// larger store has a sixteenth more.
@@ -563,7 +563,7 @@ mod tests {
         let home = Home::new("/tmp");
         drop(home.open().unwrap());
         home.machine.kill();
-        std::fs::write(home.dir.path().join("format"), "tameike-store 2 x\n").unwrap();
+        std::fs::write(home.dir.path().join("format"), "tameike-store 9 x\n").unwrap();
         assert!(home.refused().contains("open the store with the version that created it"));
         std::fs::write(home.dir.path().join("format"), [0xFF, 0xFE]).unwrap();
         assert!(home.refused().contains("format is not text"));
@@ -581,7 +581,7 @@ mod tests {
         }
         drop(store);
         home.machine.kill();
-        std::fs::write(home.dir.path().join("format"), "tameike-store 1 another-boot\n").unwrap();
+        std::fs::write(home.dir.path().join("format"), "tameike-store 2 another-boot\n").unwrap();
         let extents = home.dir.path().join("extents");
         let mut bytes = std::fs::read(&extents).unwrap();
         let lost = bytes.iter().position(|byte| *byte == 8).expect("the second write");

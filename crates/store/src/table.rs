@@ -112,7 +112,7 @@ pub mod prefix {
     pub const FINISHED: u8 = b'f';
     /// The lock of the tree's shape. Value: `OperationId` of its holder.
     pub const TREE_LOCK: u8 = b'l';
-    /// Number of the last log record of a home that has replicas: home (2). Value: the number (8), big-endian.
+    /// Last log record of a home that has replicas: home (2). Value: its number (8) and chain (4), big-endian.
     pub const LAST_RECORD: u8 = b'r';
     /// Unit records (the extent index): inode number, unit.
     pub const UNIT: u8 = b'u';

@@ -163,7 +163,7 @@ fn store() -> Vec<Seed> {
         (
             "store_format",
             "ours".to_owned(),
-            b"tameike-store 1 8d5ab4b2-5b6b-4ad9-9a2f-8b5b8d1cf0a1\n".to_vec(),
+            b"tameike-store 2 8d5ab4b2-5b6b-4ad9-9a2f-8b5b8d1cf0a1\n".to_vec(),
         ),
         ("store_format", "newer".to_owned(), b"tameike-store 2 x\n".to_vec()),
     ]

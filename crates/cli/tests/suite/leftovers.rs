@@ -378,7 +378,7 @@ fn a_device_directory_of_another_user_is_not_used() {
             }
             let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
             if name != "format" {
-                fs::write(device.join("format"), format!("tameike-store 1 {boot}")).expect("written");
+                fs::write(device.join("format"), format!("tameike-store 2 {boot}")).expect("written");
             }
             chown(&device, Some(65_533), Some(65_533)).expect("chown");
             let before = files_below(&device);

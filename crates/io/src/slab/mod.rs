@@ -85,10 +85,9 @@ impl Pool {
         Frame::new(&self.slab, self.permits.acquire_arc().await)
     }
 
-    /// Returns true if at least `count` frames are free now.
-    pub fn has_free(&self, count: u32) -> bool {
-        let free = (0..count).map_while(|_| self.permits.try_acquire());
-        free.collect::<Vec<_>>().len() == count as usize
+    /// Returns true if a frame is free now.
+    pub fn has_free(&self) -> bool {
+        self.permits.try_acquire().is_some()
     }
 
     /// Takes a frame if one is free now.

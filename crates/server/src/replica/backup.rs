@@ -5,14 +5,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::replica::{CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
-use tameike_core::{Errno, Fault, HomeId, HomeSet, NodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, HomeId, HomeSet, Layout, NodeId, Result, UnitId};
 use tameike_io::Payload;
 use tameike_store::extent::Pieces;
-use tameike_store::table::Table;
-use tameike_store::{ExtentStore, Ledger, RecordKind};
-
-/// Largest record, in bytes, that arrives in parts.
-const RECORD_SIZE_MAX: usize = 16 << 20;
+use tameike_store::ledger::BODY_SIZE_MAX;
+use tameike_store::{ExtentStore, Ledger};
 
 /// Serves [`ReplicaRequest`]s.
 pub struct BackupService {
@@ -31,7 +28,7 @@ impl BackupService {
     /// Serves one request of a primary with the same home map.
     ///
     /// # Errors
-    /// `EPROTO` if this node is no backup of the sender's home; `EINVAL` for a malformed request; those of the store.
+    /// `EREMCHG` if this node is no backup of the sender's home; `EINVAL` for a malformed request; those of the store.
     pub async fn serve(
         &self,
         from: NodeId,
@@ -57,12 +54,14 @@ impl BackupService {
                 extents.set_number(home, unit, offset, value).await?;
             }
             ReplicaRequest::Clean { inode, units, generation } => {
-                if units.len() > CLEAN_UNITS_MAX {
-                    let problem = format!("{} units are too many for one request", units.len());
+                if units.len() > CLEAN_UNITS_MAX || !inode.is_cached() {
+                    let problem = format!("{} units of {inode} cannot become clean", units.len());
                     return Err(Fault::new(Errno::EINVAL, problem));
                 }
                 for (index, dirty) in units {
-                    extents.clean_all_but(UnitId { inode, index }, dirty, generation).await?;
+                    let unit = UnitId { inode, index };
+                    self.check(from, self.parts.cluster.unit_home(Layout::Striped, unit))?;
+                    extents.clean_all_but(unit, dirty, generation).await?;
                 }
             }
             ReplicaRequest::Truncate { homes, inode, size } => {
@@ -79,7 +78,7 @@ impl BackupService {
         Ok(ReplicaReply::Done)
     }
 
-    /// Checks that this node is a backup of a home that the sender serves.
+    /// Checks that this node is a backup of a home that the sender serves. Otherwise the home map has changed since the request began.
     fn check(&self, from: NodeId, home: HomeId) -> Result<()> {
         let map = self.parts.cluster.map();
         let is_home = u64::from(home.0) < map.count();
@@ -87,7 +86,7 @@ impl BackupService {
             return Ok(());
         }
         let problem = format!("{} is no backup of {home}, or {from} does not serve it", self.parts.node);
-        Err(Fault::new(Errno::EPROTO, problem))
+        Err(Fault::new(Errno::EREMCHG, problem))
     }
 
     fn check_all(&self, from: NodeId, homes: &HomeSet) -> Result<()> {
@@ -116,7 +115,7 @@ impl BackupService {
         match arrived {
             Arrived::Whole(record) => {
                 self.ledger.wait_for_space().await?;
-                append_record(&self.ledger, &record)
+                self.ledger.append_of_home(&record, crate::replay)
             }
             Arrived::Part => Ok(true),
             Arrived::Gap => Ok(false),
@@ -147,7 +146,7 @@ impl PartialRecords {
         }
         let begun = self.0.remove(&home).filter(|_| offset > 0);
         let (of, mut begun) = begun.unwrap_or((number, Vec::new()));
-        if of != number || begun.len() != offset as usize || begun.len() + bytes.len() > RECORD_SIZE_MAX {
+        if of != number || begun.len() != offset as usize || begun.len() + bytes.len() > BODY_SIZE_MAX {
             return Arrived::Gap;
         }
         begun.extend(bytes);
@@ -157,16 +156,4 @@ impl PartialRecords {
         self.0.insert(home, (number, begun));
         Arrived::Part
     }
-}
-
-/// Appends a record to this node's copy of its home.
-fn append_record(ledger: &Ledger, record: &[u8]) -> Result<bool> {
-    let replay = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
-        RecordKind::Names => tameike_store::meta::replay(table, body),
-        RecordKind::Cache => crate::cache::replay(body, table),
-        RecordKind::Extents | RecordKind::OfHome => {
-            Err(Fault::new(Errno::EBADMSG, "a record of a home is neither one of names nor of cached files"))
-        }
-    };
-    ledger.append_of_home(record, replay)
 }

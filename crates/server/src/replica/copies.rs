@@ -4,8 +4,8 @@
 //! change. While a unit changes on the backups, its lock here keeps other changes of it from being sent, so that the replicas end with the
 //! same bytes: a change either holds the lock from before it is made here, or sends the bytes that the store has then.
 //!
-//! A write from another node holds one of this node's request frames. It keeps the frame while it waits for locks and backups only if enough
-//! others are free. Else it gives the frame back when the bytes are stored here, and later sends what the store has. So requests of other
+//! A write from another node holds one of this node's request frames. It keeps the frame while it waits for locks and backups only if another
+//! one is free. Else it gives the frame back when the bytes are stored here, and later sends what the store has. So requests of other
 //! primaries always get a frame, and two nodes never wait for each other's frames.
 
 use super::{Replicas, may_be_repeated};
@@ -27,9 +27,6 @@ use tameike_store::ExtentStore;
 use tameike_store::extent::{DirtyUnit, Pieces};
 use tameike_store::locks::{Held, Locks, Shared};
 
-/// One part in this many of the request frames must be free for a change to keep its own.
-const FREE_PART: u32 = 4;
-
 /// The parts that changes of units need.
 pub struct CopiesParts {
     /// All nodes.
@@ -42,8 +39,8 @@ pub struct CopiesParts {
     pub extents: Arc<ExtentStore>,
     /// Frames for payloads of incoming requests.
     pub request_pools: [Pool; 2],
-    /// Frames for bytes that are sent from the store.
-    pub read_pool: Pool,
+    /// Frames for bytes that are sent from the store. Only for these: their holders wait for locks and backups.
+    pub pool: Pool,
 }
 
 /// Makes changes of units on all replicas.
@@ -70,7 +67,7 @@ impl Copies {
     /// Whether a change may keep its frame while it waits: then not all frames can be held by such changes, since the last one that got
     /// a frame gives it back.
     fn may_keep_frame(&self) -> bool {
-        self.parts.request_pools.iter().all(|pool| pool.has_free((pool.share() / FREE_PART).max(1)))
+        self.parts.request_pools.iter().all(Pool::has_free)
     }
 
     async fn lock(&self, unit: UnitId) -> (Shared<InodeId>, Held<UnitId>) {
@@ -98,18 +95,30 @@ impl Copies {
         replicas.repeat(home, &request, Some(pieces.into_payload())).await
     }
 
-    /// Applies a patch; as [`ExtentStore::patch`].
-    pub(crate) async fn patch(&self, home: HomeId, unit: UnitId, patch: Payload) -> Result<()> {
+    /// Applies a patch; as [`ExtentStore::patch`]. `units` has the places of the records of each unit in it.
+    pub(crate) async fn patch(&self, units: Vec<(HomeId, UnitId, Range<u32>)>, patch: Payload) -> Result<()> {
         let extents = &self.parts.extents;
-        let Some(replicas) = &self.parts.replicas else { return extents.patch(home, unit, patch).await };
-        if !self.may_keep_frame() {
-            let pages = pages_of(unit, &patch);
-            extents.patch(home, unit, patch).await?;
-            return self.send_stored(replicas, (home, unit), &pages, Generation(0)).await;
+        let Some(replicas) = self.parts.replicas.as_ref().filter(|_| self.may_keep_frame()) else {
+            let mut changed = Vec::with_capacity(units.len());
+            for (home, unit, place) in units {
+                let patch = patch.slice(place);
+                changed.push(((home, unit), pages_of(unit, &patch)));
+                extents.patch(home, unit, patch).await?;
+            }
+            let Some(replicas) = &self.parts.replicas else { return Ok(()) };
+            drop(patch);
+            for (unit, pages) in changed {
+                self.send_stored(replicas, unit, &pages, Generation(0)).await?;
+            }
+            return Ok(());
+        };
+        for (home, unit, place) in units {
+            let _locks = self.lock(unit).await;
+            let patch = patch.slice(place);
+            extents.patch(home, unit, patch.clone()).await?;
+            replicas.repeat(home, &ReplicaRequest::Patch { home, unit }, Some(patch)).await?;
         }
-        let _locks = self.lock(unit).await;
-        extents.patch(home, unit, patch.clone()).await?;
-        replicas.repeat(home, &ReplicaRequest::Patch { home, unit }, Some(patch)).await
+        Ok(())
     }
 
     /// Sends to the backups what the store has of changed bytes. Bytes that were dropped meanwhile need not be sent.
@@ -120,23 +129,29 @@ impl Copies {
         changed: &RangeSet,
         generation: Generation,
     ) -> Result<()> {
+        // Before the locks: their holders need no frame of this pool.
+        let mut frame = self.parts.pool.take().await;
         let _locks = self.lock(unit).await;
         for range in changed.iter() {
-            let frame = self.parts.read_pool.take().await;
-            let (frame, held) = self.parts.extents.read(unit, range.clone(), frame, generation).await;
-            let (frame, held) = (Arc::new(frame), held?);
+            let (filled, held) = self.parts.extents.read(unit, range.clone(), frame, generation).await;
+            let (filled, held) = (Arc::new(filled), held?);
             let mut stored = RangeSet::from(range.clone());
+            let missing = held.ranges.gaps(range.clone()).into_iter().filter(|_| held.sums.is_none());
+            missing.for_each(|gap| stored.remove(gap));
             if unit.inode.is_cached() {
                 // The shared file system has bytes that are clean by now.
                 self.parts.extents.dirty_of(unit)?.gaps(range).into_iter().for_each(|gap| stored.remove(gap));
-            } else if held.sums.is_none() {
-                held.ranges.gaps(range).into_iter().for_each(|gap| stored.remove(gap));
             }
             for range in stored.iter() {
-                let bytes = Payload::new(frame.clone(), range.clone());
+                let bytes = Payload::new(filled.clone(), range.clone());
                 let request = ReplicaRequest::Write { home, unit, ranges: range.into(), generation };
                 replicas.repeat(home, &request, Some(bytes)).await?;
             }
+            frame = match Arc::into_inner(filled) {
+                Some(frame) => frame,
+                // A message to a backup of an earlier map has it still.
+                None => self.parts.pool.take().await,
+            };
         }
         Ok(())
     }
@@ -209,14 +224,17 @@ impl Copies {
         generation: Generation,
     ) -> Result<()> {
         let locked = self.lock_file(inode).await;
-        let mut left = Vec::with_capacity(flushed.len());
-        for unit in flushed {
-            let dirty = self.parts.extents.mark_clean(unit, generation).await?;
-            left.push((unit.home, (unit.unit.index, dirty)));
+        if let Some((replicas, _)) = &locked {
+            let left =
+                |unit: &DirtyUnit| Ok((unit.home, (unit.unit.index, self.parts.extents.dirty_after(unit)?)));
+            let left = flushed.iter().map(left).collect::<Result<Vec<_>>>()?;
+            // First: what fails here stays dirty, and is flushed again.
+            for left in left.chunks(CLEAN_UNITS_MAX) {
+                replicas.repeat_clean(inode, left, generation).await?;
+            }
         }
-        let Some((replicas, _lock)) = locked else { return Ok(()) };
-        for left in left.chunks(CLEAN_UNITS_MAX) {
-            replicas.repeat_clean(inode, left, generation).await?;
+        for unit in flushed {
+            self.parts.extents.mark_clean(unit, generation).await?;
         }
         Ok(())
     }
@@ -254,7 +272,7 @@ impl Replicas {
     /// # Errors
     /// `EREMCHG` if this node does not serve the home any more; the error of a backup that could not make the change.
     async fn repeat(&self, home: HomeId, request: &ReplicaRequest, payload: Option<Payload>) -> Result<()> {
-        self.under_one_map(
+        self.on_all_backups(
             || {
                 let (map, backups) = self.backups(home)?;
                 Ok((map, backups.into_iter().map(|backup| (backup, request.clone())).collect()))
@@ -266,7 +284,7 @@ impl Replicas {
 
     /// Repeats a change of units at all homes that this node serves.
     async fn repeat_at_all(&self, request: impl Fn(HomeSet) -> ReplicaRequest) -> Result<()> {
-        self.under_one_map(
+        self.on_all_backups(
             || {
                 let (map, backups) = self.all_backups();
                 let requests =
@@ -285,7 +303,7 @@ impl Replicas {
         left: &[(HomeId, (u64, RangeSet))],
         generation: Generation,
     ) -> Result<()> {
-        self.under_one_map(
+        self.on_all_backups(
             || {
                 let mut of_backup = BTreeMap::<NodeId, Vec<_>>::new();
                 let mut map = self.parts.cluster.map();
@@ -306,7 +324,7 @@ impl Replicas {
 
     /// Sends requests to backups, and again after each change of the home map and while a backup does not answer. `choose` returns the
     /// backups under the current map.
-    async fn under_one_map(
+    async fn on_all_backups(
         &self,
         choose: impl Fn() -> Result<(Arc<HomeMap>, Vec<(NodeId, ReplicaRequest)>)>,
         payload: Option<Payload>,

@@ -5,7 +5,8 @@
 //! - Bytes of units go there with each change, which ends when all replicas have made it ([`copies`]).
 //! - A backup makes a change only for a primary that has the same home map ([`backup`]).
 //!
-//! If a backup cannot be reached, changes wait until a home map without it arrives.
+//! If a backup cannot be reached, changes wait until a home map without it arrives. If it fails to store bytes, the change fails, and this
+//! node keeps what it has stored.
 
 mod backup;
 mod copies;
@@ -14,6 +15,7 @@ mod stream;
 pub use backup::BackupService;
 pub use copies::{Copies, CopiesParts};
 
+use event_listener::Event;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -47,7 +49,9 @@ pub struct Replicas {
     parts: ReplicaParts,
     streams: Mutex<Streams>,
     /// Notified when a backup has confirmed records, and when the home map has changed.
-    progress: event_listener::Event,
+    progress: Event,
+    /// Notified when the home map has changed.
+    new_map: Event,
     /// Backups that refused a change for lack of space.
     full: Mutex<BTreeSet<NodeId>>,
 }
@@ -61,8 +65,8 @@ impl Replicas {
         let (cluster, map) = (parts.cluster.clone(), parts.cluster.map());
         let streams = ledger.read(|table| Streams::new(map.served_by(parts.node), table))?;
         let replicas = Arc::new_cyclic(|me: &Weak<Self>| {
-            let progress = event_listener::Event::new();
-            Self { me: me.clone(), parts, streams: Mutex::new(streams), progress, full: Mutex::default() }
+            let (progress, new_map, full) = (Event::new(), Event::new(), Mutex::default());
+            Self { me: me.clone(), parts, streams: Mutex::new(streams), progress, new_map, full }
         });
         let weak = Arc::downgrade(&replicas);
         cluster.watch(move || {
@@ -124,9 +128,9 @@ impl Replicas {
 
     /// Waits before a request that a backup did not serve is repeated: for another home map, but not for long.
     async fn wait_for_backup(&self, map: &HomeMap, backup: NodeId, fault: &Fault) {
+        let changed = self.new_map.listen();
         if self.parts.cluster.epoch() == map.epoch {
             log::debug!("{backup} does not confirm a change: {fault}");
-            let changed = self.progress.listen();
             self.parts.runtime.timeout(RETRY_TIME, changed).await;
         }
     }

@@ -30,12 +30,11 @@ impl UnitService {
     pub(super) async fn patch(&self, inode: InodeId, layout: Layout, patch: Payload) -> Result<()> {
         let units = by_unit(&patch)?;
         let _allocation = self.allocations.begin();
-        for (index, place) in units {
+        let at_home = |(index, place)| {
             let unit = UnitId { inode, index };
-            let home = self.parts.cluster.unit_home(layout, unit);
-            self.parts.copies.patch(home, unit, patch.slice(place)).await?;
-        }
-        Ok(())
+            (self.parts.cluster.unit_home(layout, unit), unit, place)
+        };
+        self.parts.copies.patch(units.into_iter().map(at_home).collect(), patch).await
     }
 }
 

@@ -172,7 +172,7 @@ fn checks_of_running_stores_and_other_directories_fail() {
     assert_eq!(busy.errno, Errno::EBUSY);
     assert!(busy.to_string().contains("end it first"), "{busy}");
     drop(store);
-    std::fs::write(bed.path("format"), "tameike-store 2 x\n").unwrap();
+    std::fs::write(bed.path("format"), "tameike-store 9 x\n").unwrap();
     assert!(refused(bed.home.path()).to_string().contains("with the version that created it"));
     std::fs::write(bed.path("format"), "tameike-st\u{1}re 1 x\n").unwrap();
     assert!(bed.found().iter().any(|found| found.starts_with("wrong the file format is damaged")));
@@ -182,7 +182,7 @@ fn checks_of_running_stores_and_other_directories_fail() {
 #[test]
 fn records_that_were_not_durable_before_a_reboot_are_no_damage() {
     let bed = Bed::new(false);
-    std::fs::write(bed.path("format"), "tameike-store 1 another-boot\n").unwrap();
+    std::fs::write(bed.path("format"), "tameike-store 2 another-boot\n").unwrap();
     bed.edit("extents", |extents| {
         let place = block_of(extents, 5);
         extents[place..place + 4096].fill(0);

@@ -219,11 +219,10 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Makes flushed bytes clean, unless they were written again. Returns those that stay dirty.
-    pub(super) fn mark_clean(&mut self, flushed: &DirtyUnit, generation: Generation) -> RangeSet {
+    /// Makes flushed bytes clean, unless they were written again.
+    pub(super) fn mark_clean(&mut self, flushed: &DirtyUnit, generation: Generation) {
         self.record.clean(&flushed.ranges, flushed.version);
         self.record.generation = self.record.generation.max(generation);
-        self.record.dirty.clone()
     }
 
     /// Makes all bytes clean but `dirty`.

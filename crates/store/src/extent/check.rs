@@ -15,7 +15,7 @@ mod device;
 pub use device::Device;
 pub(crate) use device::Extents;
 
-use super::record::{BLOCK, UnitRecord, bytes_of, key, unit_of};
+use super::record::{BLOCK, UnitRecord, bytes_of, key, mark_of_home, unit_of};
 use crate::check::{Aside, Dirty, Findings, Loss, Part};
 use crate::meta::check::Names;
 use crate::table::{ReadTable, for_each, prefix};
@@ -100,7 +100,10 @@ fn put(unit: UnitId, record: &UnitRecord, findings: &mut Findings) -> Result<()>
     }
     if unit.inode.is_cached() {
         let mark = key(prefix::DIRTY, unit);
-        if record.is_clean() { findings.remove(mark) } else { findings.set(mark, Vec::new()) }
+        match record.is_clean() {
+            true => findings.remove(mark),
+            false => findings.set(mark, mark_of_home(record.home)),
+        }
     }
     Ok(())
 }
@@ -271,7 +274,7 @@ impl Index<'_> {
     /// Verifies that the marks of units with dirty bytes match the records.
     fn examine_marks(&self, findings: &mut Findings) -> Result<()> {
         let mut wrong = 0;
-        for_each(self.table, prefix::DIRTY, |mark, _| {
+        for_each(self.table, prefix::DIRTY, |mark, home| {
             let unit = unit_at(mark).ok();
             if unit.is_some_and(|unit| self.touched.contains(&unit)) {
                 return Ok(());
@@ -280,7 +283,9 @@ impl Index<'_> {
                 Some(unit) => self.table.get(&key(prefix::UNIT, unit))?,
                 None => None,
             };
-            if !value.is_some_and(|value| UnitRecord::is_marked_dirty(&value)) {
+            let marked = value.filter(|value| UnitRecord::is_marked_dirty(value));
+            let expected = marked.and_then(|value| UnitRecord::home_of(&value)).map(mark_of_home);
+            if expected.is_none_or(|expected| expected != home) {
                 wrong += 1;
                 findings.remove(mark.to_vec());
             }
@@ -290,10 +295,11 @@ impl Index<'_> {
             let unit =
                 unit_at(key_bytes).ok().filter(|unit| unit.inode.is_cached() && !self.touched.contains(unit));
             let Some(unit) = unit.filter(|_| UnitRecord::is_marked_dirty(value)) else { return Ok(()) };
-            let mark = key(prefix::DIRTY, unit);
-            if self.table.get(&mark)?.is_none() {
+            let (mark, home) = (key(prefix::DIRTY, unit), UnitRecord::home_of(value));
+            let Some(home) = home.map(mark_of_home) else { return Ok(()) };
+            if self.table.get(&mark)?.is_none_or(|found| found != home) {
                 wrong += 1;
-                findings.set(mark, Vec::new());
+                findings.set(mark, home);
             }
             Ok(())
         })?;

@@ -196,6 +196,13 @@ impl ExtentStore {
         }
     }
 
+    /// The bytes of a unit that would stay dirty if it were marked clean now ([`ExtentStore::mark_clean`]).
+    pub fn dirty_after(&self, flushed: &DirtyUnit) -> Result<RangeSet> {
+        let Some(mut record) = self.load(flushed.unit)? else { return Ok(RangeSet::new()) };
+        record.clean(&flushed.ranges, flushed.version);
+        Ok(record.dirty)
+    }
+
     /// The dirty bytes of a unit.
     pub fn dirty_of(&self, unit: UnitId) -> Result<RangeSet> {
         Ok(self.load(unit)?.map(|record| record.dirty).unwrap_or_default())

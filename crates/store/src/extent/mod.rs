@@ -213,18 +213,18 @@ impl ExtentStore {
     }
 
     /// Marks the bytes of `flushed` clean, because the shared file system has them; bytes written since stay dirty. The
-    /// unit's clean bytes then have `generation`. Returns the dirty bytes that are left.
-    pub async fn mark_clean(&self, flushed: &DirtyUnit, generation: Generation) -> Result<RangeSet> {
+    /// unit's clean bytes then have `generation`.
+    pub async fn mark_clean(&self, flushed: &DirtyUnit, generation: Generation) -> Result<()> {
         let flushed = flushed.clone();
         self.run_detached(|store| async move {
             let mut change = store.begin(flushed.unit).await?;
-            let left = change.mark_clean(&flushed, generation);
-            change.commit().map(|()| left)
+            change.mark_clean(&flushed, generation);
+            change.commit()
         })
         .await
     }
 
-    /// Marks all bytes of the unit clean but `dirty`, as [`Self::mark_clean`] has done in another copy.
+    /// Marks all bytes of the unit clean but `dirty`, as [`Self::mark_clean`] does in another copy.
     pub async fn clean_all_but(&self, unit: UnitId, dirty: RangeSet, generation: Generation) -> Result<()> {
         self.run_detached(|store| async move {
             let mut change = store.begin(unit).await?;

@@ -21,7 +21,7 @@ use tameike_io::{BlockSums, crc32c};
 mod log;
 
 pub use log::apply;
-pub(super) use log::{home_of_mark, key, log_body, split_body, unit_of};
+pub(super) use log::{home_of_mark, key, log_body, mark_of_home, split_body, unit_of};
 
 /// Size of a block, in bytes.
 pub(super) const BLOCK: u32 = BLOCK_SIZE as u32;

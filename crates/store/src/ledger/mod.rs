@@ -42,7 +42,8 @@ use tameike_io::os::runtime::promise;
 use transaction::{ReadView, Transaction};
 use writer::Writer;
 
-pub use of_home::{HomeLog, HomeRecord, last_record};
+pub use of_home::{HomeLog, HomeRecord, LastRecord, last_record};
+pub use record::BODY_SIZE_MAX;
 
 /// Names of the two log files in the directory of a store.
 pub(crate) const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
@@ -134,8 +135,8 @@ pub struct Ledger {
 struct Appended<'a> {
     kind: RecordKind,
     body: Cow<'a, [u8]>,
-    /// Its home and number, if the home has replicas.
-    of_home: Option<(HomeId, u64)>,
+    /// Its home, number and chain, if the home has replicas.
+    of_home: Option<(HomeId, LastRecord)>,
 }
 
 #[derive(Default)]
@@ -188,13 +189,14 @@ impl Ledger {
     ) -> Result<T> {
         let Some(home_log) = self.home_log.get() else { return self.execute(kind, body, change) };
         self.run(|table| {
-            let number = home_log.last(home)? + 1;
+            let last = home_log.last(home)?.next(kind, body);
             let answer = change(table)?;
             if table.has_changes() {
-                set_last(table, home, number);
+                set_last(table, home, last);
             }
-            let body = HomeRecord { home, number, kind, body }.encode().into();
-            Ok((answer, Appended { kind: RecordKind::OfHome, body, of_home: Some((home, number)) }))
+            let LastRecord { number, chain } = last;
+            let body = HomeRecord { home, number, chain, kind, body }.encode().into();
+            Ok((answer, Appended { kind: RecordKind::OfHome, body, of_home: Some((home, last)) }))
         })
     }
 
@@ -239,8 +241,8 @@ impl Ledger {
             let overlay_full = state.active.read().bytes() >= limit || state.logged_bytes >= limit;
             (overlay_full, state.pending.len() >= PENDING_SIZE_MAX)
         };
-        if let (Some((home, number)), Some(home_log)) = (of_home, self.home_log.get()) {
-            home_log.append(home, number, &body);
+        if let (Some((home, last)), Some(home_log)) = (of_home, self.home_log.get()) {
+            home_log.append(home, last, &body);
         }
         drop(change_lock);
         if overlay_full {
@@ -310,7 +312,7 @@ impl Ledger {
     /// As [`Ledger::sync_own`] and [`HomeLog::sync`].
     pub async fn sync(&self, durable: bool) -> Result<()> {
         let Some(home_log) = self.home_log.get() else { return self.sync_own(durable).await };
-        let copies = if durable { home_log.sync() } else { home_log.confirmed() };
+        let copies = if durable { home_log.sync() } else { home_log.on_backups() };
         try_join(self.sync_own(durable), copies).await.map(drop)
     }
 
@@ -340,12 +342,12 @@ impl Ledger {
         written.await
     }
 
-    /// Makes all executed records durable as [`Ledger::sync`] does, and appends a mark that says so to the log. Returns
+    /// Makes all executed records durable as [`Ledger::sync_own`] does, and appends a mark that says so to the log. Returns
     /// the number of the last one: recovery never restores an earlier state, so bytes that only older records name may
     /// be overwritten.
     pub async fn confirm(&self) -> Result<u64> {
         if self.options.volatile {
-            self.sync(true).await?;
+            self.sync_own(true).await?;
             return Ok(self.confirmed());
         }
         let target = self.position();

@@ -17,7 +17,7 @@ use tameike_io::Crc32c;
 
 pub(super) const HEADER_SIZE: usize = 17;
 /// Largest body, in bytes.
-pub(super) const BODY_SIZE_MAX: usize = 16 << 20;
+pub const BODY_SIZE_MAX: usize = 16 << 20;
 const MARK: u8 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

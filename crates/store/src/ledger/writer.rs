@@ -150,7 +150,7 @@ impl Ledger {
         }
         let ledger = self.strong();
         self.runtime.spawn(async move {
-            let result = ledger.sync(false).await;
+            let result = ledger.sync_own(false).await;
             ledger.scheduled[FLUSH].store(false, Ordering::Release);
             if let Err(fault) = result {
                 log::warn!("cannot write the log, will retry: {fault}");

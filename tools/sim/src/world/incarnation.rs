@@ -18,7 +18,7 @@ use tameike_core::{Cluster, Fault, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::SimulatedConfig;
-use tameike_io::{Pool, Runtime};
+use tameike_io::{Frame, Pool, Runtime};
 use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
 use tameike_store::{ExtentStore, Ledger, Options, open_media};
@@ -57,7 +57,7 @@ impl World {
         after_power_loss: bool,
     ) -> Result<()> {
         let (id, runtime) = (NodeId(node as u32), machine.runtime());
-        let memory = Memory::new(MEMORY_MIN, true, self.config.region_memory)?;
+        let memory = Memory::new(MEMORY_MIN, true, self.config.replicas > 1, self.config.region_memory)?;
         let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
         let fabric = self.network.start(SimulatedConfig {
             node: id,
@@ -102,13 +102,7 @@ impl World {
         let assembled = assembly::assemble(parts).await?;
         attached.set(assembled.clone());
         let (machine, waiting, kernels) = (machine.clone(), BTreeMap::new(), self.kernels(machine));
-        let views = [&memory.shared_view, &memory.cache_view].map(|pool| (pool, self.config.view_frames));
-        let services = [&memory.requests, &memory.replies, &memory.reads, &memory.flushes, &memory.scratch];
-        let services = services.map(|pool| (pool, self.config.service_frames));
-        let withhold = |(pool, left): (&Pool, u32)| {
-            (left..pool.share()).filter_map(|_| pool.try_take()).collect::<Vec<_>>()
-        };
-        let withheld = views.into_iter().chain(services).flat_map(withhold).collect();
+        let withheld = self.withhold(&memory);
         let running = Running {
             incarnation,
             machine,
@@ -123,6 +117,24 @@ impl World {
         };
         self.state.lock().sites[node].running = Some(running);
         Ok(())
+    }
+
+    /// Takes the frames that an agent must do without.
+    fn withhold(&self, memory: &Memory) -> Vec<Frame> {
+        let views = [&memory.shared_view, &memory.cache_view].map(|pool| (pool, self.config.view_frames));
+        let services = [
+            &memory.requests,
+            &memory.replies,
+            &memory.reads,
+            &memory.flushes,
+            &memory.scratch,
+            &memory.copies,
+        ];
+        let services = services.map(|pool| (pool, self.config.service_frames));
+        let withhold = |(pool, left): (&Pool, u32)| {
+            (left..pool.share()).filter_map(|_| pool.try_take()).collect::<Vec<_>>()
+        };
+        views.into_iter().chain(services).flat_map(withhold).collect()
     }
 
     /// The kernel's caches of a new agent's views.

@@ -3,19 +3,24 @@
 use super::World;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Cluster, Fault, Generation, HomeId, HomeSet, NodeId, Result, UnitId};
 use tameike_io::Pool;
-use tameike_store::ledger::last_record;
+use tameike_store::ledger::{LastRecord, last_record};
 use tameike_store::table::{HomeTable, ReadTable, prefix};
 use tameike_store::{ExtentStore, Ledger};
+
+/// Comparisons of a home, and the pause after each: changes are on all replicas long before.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What a node has of a home: records, the number of its last log record, and units, with their bytes that must be on all replicas.
 #[derive(PartialEq, Eq)]
 struct Copy {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
-    last: u64,
+    last: LastRecord,
     units: BTreeMap<UnitId, (RangeSet, Vec<u8>)>,
 }
 
@@ -30,7 +35,7 @@ impl Copy {
         let ranges = |copy: Option<&(RangeSet, Vec<u8>)>| copy.map(|(ranges, _)| ranges.clone());
         let unit = unit.into_iter().find(|(_, own, other)| own != other);
         let unit = unit.map(|(unit, own, other)| (unit, ranges(own), ranges(other)));
-        format!("records {} and {}, record {record:?}, unit {unit:?}", self.last, other.last)
+        format!("records {:?} and {:?}, record {record:?}, unit {unit:?}", self.last, other.last)
     }
 }
 
@@ -42,7 +47,7 @@ struct Stored {
 }
 
 impl World {
-    /// Compares the copies of all homes, with the units if `units`. Returns the difference, if there is one while nothing changes.
+    /// Compares the copies of all homes, with the units if `units`. Returns the difference, if there is one.
     ///
     /// # Errors
     /// A node is down, or its store is damaged.
@@ -51,15 +56,32 @@ impl World {
         for home in (0..map.count()).map(|home| HomeId(home as u16)) {
             let primary = map.primary(home);
             for &backup in map.backups(home) {
-                let own = self.copy(primary, home, units).await?;
-                let other = self.copy(backup, home, units).await?;
-                if own != other && self.copy(primary, home, units).await? == own {
-                    let difference = own.difference(&other);
+                if let Some(difference) = self.compare_copy(home, (primary, backup), units).await? {
                     return Ok(Some(format!("{home} differs between {primary} and {backup}: {difference}")));
                 }
             }
         }
         Ok(None)
+    }
+
+    /// Compares two copies of a home; again if they differ, since a backup may not have a change yet.
+    async fn compare_copy(
+        &self,
+        home: HomeId,
+        (primary, backup): (NodeId, NodeId),
+        units: bool,
+    ) -> Result<Option<String>> {
+        let mut difference = None;
+        for _ in 0..ATTEMPTS {
+            let own = self.copy(primary, home, units).await?;
+            let other = self.copy(backup, home, units).await?;
+            if own == other {
+                return Ok(None);
+            }
+            difference = Some(own.difference(&other));
+            self.runtime().sleep(PAUSE).await;
+        }
+        Ok(difference)
     }
 
     async fn copy(&self, node: NodeId, home: HomeId, with_units: bool) -> Result<Copy> {

@@ -95,7 +95,7 @@ impl Net {
             Request::Cache(request) => {
                 let reply = node.cache.serve(local, request).await;
                 if let Some(replicas) = &node.replicas {
-                    replicas.confirmed_of(home).await?;
+                    replicas.wait_for_backups(home).await?;
                 }
                 (Reply::Cache(reply?), None)
             }
@@ -229,6 +229,7 @@ pub(super) struct Bed {
     stores: Vec<StoreMedia>,
     power_lost: AtomicBool,
     pools: [Pool; 3],
+    copies: Pool,
     pub(super) client_pool: Pool,
     _dirs: tempfile::TempDir,
 }
@@ -285,6 +286,7 @@ impl Bed {
             stores: (0..nodes).map(|_| StoreMedia::new(2 * capacity as usize)).collect(),
             power_lost: AtomicBool::new(false),
             pools: [slab.pool(12), slab.pool(12), slab.pool(12)],
+            copies: slab.pool(2),
             client_pool: slab.pool(12),
             machine,
             _dirs: dirs,
@@ -384,7 +386,7 @@ impl Bed {
             replicas: replicas.clone(),
             extents: extents.clone(),
             request_pools: [self.client_pool.clone(), self.client_pool.clone()],
-            read_pool: self.pools[0].clone(),
+            pool: self.copies.clone(),
         });
         let backups = BackupService::new(replica_parts(), ledger.clone(), extents.clone());
         let stores = (ledger.clone(), extents.clone());

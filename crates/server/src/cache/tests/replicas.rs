@@ -10,7 +10,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{SpaceChange, UnitRequest};
 use tameike_core::{Generation, HomeId, InodeId, Layout, NodeId, Slot, UnitId};
 use tameike_io::Payload;
-use tameike_store::ledger::last_record;
+use tameike_store::ledger::{LastRecord, last_record};
 use tameike_store::table::prefix;
 
 const CAPACITY: u64 = 24 << 20;
@@ -21,7 +21,7 @@ const MIB: u64 = UNIT_SIZE as u64;
 #[derive(Debug, PartialEq)]
 struct Copy {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
-    last: u64,
+    last: LastRecord,
     units: BTreeMap<UnitId, (RangeSet, Vec<u8>)>,
 }
 

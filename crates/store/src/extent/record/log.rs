@@ -24,6 +24,11 @@ pub(in crate::extent) fn unit_of(key: &[u8]) -> Result<UnitId> {
     Ok(UnitId { inode: InodeId(u64::from_be_bytes(inode)), index: u64::from_be_bytes(index) })
 }
 
+/// Value of a dirty mark.
+pub(in crate::extent) fn mark_of_home(home: HomeId) -> Vec<u8> {
+    home.0.to_be_bytes().to_vec()
+}
+
 /// Home of the unit of a dirty mark; `None` if the mark is damaged.
 pub(in crate::extent) fn home_of_mark(value: &[u8]) -> Option<HomeId> {
     value.try_into().ok().map(|home| HomeId(u16::from_be_bytes(home)))
@@ -51,7 +56,7 @@ pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
         let dirty = value.first() == Some(&DIRTY_FLAG);
         if dirty != table.get(&mark)?.is_some() {
             match UnitRecord::home_of(value).filter(|_| dirty) {
-                Some(home) => table.put(mark, home.0.to_be_bytes().to_vec()),
+                Some(home) => table.put(mark, mark_of_home(home)),
                 None => table.delete(mark),
             }
         }

@@ -32,6 +32,11 @@ impl Image {
         Self { bytes: vec![None; SPAN], reserved: RangeSet::new(), generation: 0 }
     }
 
+    /// Number of bytes that are held both here and in the store, or in neither. The state of the store has most, of those whose bytes read the same.
+    fn held_as(&self, found: &[Option<u8>]) -> usize {
+        self.bytes.iter().zip(found).filter(|(byte, found)| byte.is_some() == found.is_some()).count()
+    }
+
     fn truncate(&mut self, size: usize) {
         self.bytes[size..].fill(None);
         self.reserved.remove(size.div_ceil(4096) as u32..256);
@@ -498,7 +503,7 @@ impl Test {
             let reserved = self.reserved(number);
             let mut image = allowed
                 .filter(|image| Self::fits(number, &found, &dirty, image) && image.reserved == reserved)
-                .max_by_key(|image| image.generation == generation)
+                .max_by_key(|image| (image.generation == generation, image.held_as(&found)))
                 .unwrap_or_else(|| panic!("unit {number} has a state since the last sync"))
                 .clone();
             image.keep(&found);
