@@ -312,8 +312,11 @@ impl Service for Node {
         let packing = services.packing.clone();
         let (replicas, backups) = (services.replicas.clone(), services.backups.clone());
         let is_logged = matches!(request, Request::Meta(_) | Request::Cache(_) | Request::Region(_));
+        // A caller of this agent may drop its call when the primary has made a change and the backups have not.
+        let changes_units = matches!(request, Request::Unit(_)) && !request.is_read_only();
+        let runs_to_end = replicas.clone().filter(|_| from == self.node && changes_units);
         let no_packer = Fault::new(Errno::EPROTO, format!("{} is not the packer", self.node));
-        async move {
+        let served = async move {
             let answer = match request {
                 Request::Meta(request) => replied(meta.serve(from, home, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
@@ -340,8 +343,11 @@ impl Service for Node {
             };
             count(&answer.1);
             confirmed.map_or_else(|fault| (Reply::Fault(fault), Carried::Nothing), |()| answer)
+        };
+        match runs_to_end {
+            Some(replicas) => replicas.run_to_end(served).boxed(),
+            None => served.boxed(),
         }
-        .boxed()
     }
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {

@@ -25,6 +25,7 @@ use tameike_core::wire::replica::{ReplicaReply, ReplicaRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, HomeId, HomeMap, NodeId, Result};
 use tameike_fabric::{Destination, Rpc};
+use tameike_io::os::runtime::{Promise, promise};
 use tameike_io::{Payload, Runtime};
 use tameike_store::Ledger;
 
@@ -120,6 +121,16 @@ impl Replicas {
                 Err(Fault::new(Errno::EPROTO, problem))
             }
         }
+    }
+
+    /// Runs `work` in a task of its own: it ends even if the caller drops the result.
+    pub fn run_to_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Promise<T> {
+        let (resolver, done) = promise();
+        self.parts.runtime.spawn(async move { resolver.resolve(work.await) });
+        done
     }
 
     fn rpc(&self) -> Result<Arc<dyn Rpc>> {
