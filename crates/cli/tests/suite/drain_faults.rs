@@ -193,6 +193,18 @@ impl Scene {
         Some(scene)
     }
 
+    /// An interrupted job whose log has records. A job of another test that starts meanwhile inspects the store, and so empties the log.
+    fn with_log() -> Option<Self> {
+        for _ in 0..5 {
+            let scene = Self::interrupted("log")?;
+            if fs::metadata(scene.store_file("log.0")).expect("a log").len() > 100 {
+                return Some(scene);
+            }
+            scene.discard().exits(INCOMPLETE);
+        }
+        unreachable!("other jobs have inspected five stores")
+    }
+
     /// A file in the device directory of node 1.
     fn store_file(&self, name: &str) -> PathBuf {
         let devices = self.job.devices(Path::new("/dev/shm"));
@@ -241,7 +253,7 @@ fn damage(path: &Path, first: usize, step: usize) {
 
 #[test]
 fn a_damaged_log_is_reported_and_the_rest_is_recovered() {
-    let Some(scene) = Scene::interrupted("log") else { return };
+    let Some(scene) = Scene::with_log() else { return };
     damage(&scene.store_file("log.0"), 100, 2_000);
     let right = scene.check_damaged("of the log are missing or broken");
     assert!(right > 2, "{right} files are correct");
