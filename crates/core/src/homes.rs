@@ -183,8 +183,7 @@ struct Backups<'a> {
 
 impl Backups<'_> {
     /// Backups of a home, one after another: each on a host, then in a group, that has no replica yet, as far as there is one, and on a
-    /// node with the fewest copies. Of equal nodes, each home of a node begins at
-    /// another one.
+    /// node with the fewest copies. The search begins at another node for each home of a node.
     fn choose(&mut self, home: usize, count: usize) -> Vec<NodeId> {
         let devices = self.devices;
         let (place, round) = (home % devices.len(), home / devices.len());

@@ -161,8 +161,8 @@ pub enum Destination {
     Node(NodeId),
     /// The node that serves a home. If the home map changes, the request goes to the next one.
     Home(HomeId),
-    /// A node for the homes that it serves under the map of an epoch. Under another map the call fails with `EREMCHG`, and the caller
-    /// chooses its nodes again.
+    /// A node for the homes that it serves, or of which it is a backup, under the map of an epoch. Under another map the call fails with
+    /// `EREMCHG`, and the caller chooses its nodes again.
     Primary(NodeId, MapEpoch),
 }
 

@@ -27,7 +27,7 @@ pub struct CallId {
 pub enum Scope {
     /// The node, whatever homes it serves.
     Node,
-    /// All homes that the node serves under the home map of an epoch.
+    /// All homes that the node serves, or of which it is a backup, under the home map of an epoch.
     Homes(MapEpoch),
     /// A home that the node serves under the home map of an epoch.
     Home(HomeId, MapEpoch),

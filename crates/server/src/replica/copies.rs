@@ -20,6 +20,7 @@ use tameike_core::wire::replica::{CLEAN_UNITS_MAX, ReplicaRequest};
 use tameike_core::wire::unit::{SpaceChange, UnitRequest};
 use tameike_core::{
     Cluster, Errno, Generation, HomeId, HomeMap, HomeSet, InodeId, Layout, NodeId, Result, UnitId,
+    UnitsOfHomes,
 };
 use tameike_fabric::join_calls;
 use tameike_io::{Payload, Pool};
@@ -62,6 +63,14 @@ impl Copies {
     /// The homes that this node serves.
     pub(crate) fn served(&self) -> HomeSet {
         HomeSet::served(&self.parts.cluster.map(), self.parts.node)
+    }
+
+    /// The homes that this node serves, with the units of a file there.
+    pub(crate) fn own_units(&self, layout: Layout, inode: InodeId) -> (HomeSet, UnitsOfHomes) {
+        let CopiesParts { cluster, node, .. } = &self.parts;
+        let map = cluster.map();
+        let own = cluster.units_of_homes(layout, inode, |home| map.primary(home) == *node);
+        (HomeSet::served(&map, *node), own)
     }
 
     /// Whether a change may keep its frame while it waits: then not all frames can be held by such changes, since the last one that got
@@ -206,10 +215,8 @@ impl Copies {
         layout: Layout,
     ) -> Result<()> {
         let locked = self.lock_file(inode).await;
-        let CopiesParts { cluster, node, extents, .. } = &self.parts;
-        let map = cluster.map();
-        let own = cluster.units_of_homes(layout, inode, |home| map.primary(home) == *node);
-        extents.change_space(&self.served(), inode, change, bytes.clone(), own).await?;
+        let (served, own) = self.own_units(layout, inode);
+        self.parts.extents.change_space(&served, inode, change, bytes.clone(), own).await?;
         let Some((replicas, _lock)) = locked else { return Ok(()) };
         let (start, end) = (bytes.start, bytes.end);
         let request = |homes| ReplicaRequest::Space { homes, inode, change, start, end, layout };

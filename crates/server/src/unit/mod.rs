@@ -27,9 +27,7 @@ use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_TIMEOUT, UNIT_SIZE};
 use tameike_core::wire::unit::{
     Backing, LOCATIONS_MAX, Sought, SpaceChange, UnitLocation, UnitReply, UnitRequest,
 };
-use tameike_core::{
-    Cluster, Errno, Fault, Generation, HomeId, InodeId, Layout, NodeId, Result, UnitId, UnitsOfHomes,
-};
+use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_fabric::{Carried, Rpc, Target, TimeLimitedCalls};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
@@ -223,16 +221,10 @@ impl UnitService {
 
     fn seek(&self, inode: InodeId, sought: Sought, start: u64, layout: Layout) -> Result<UnitReply> {
         check_bytes(start, start)?;
-        let (served, own) = (self.parts.copies.served(), self.own_units(layout, inode));
+        let (served, own) = self.parts.copies.own_units(layout, inode);
         let found = self.parts.extents.seek(&served, inode, sought, start, &own)?;
         let (at, found) = found.map_or_else(|at| (at, false), |at| (at, true));
         Ok(UnitReply::Found { at, found })
-    }
-
-    fn own_units(&self, layout: Layout, inode: InodeId) -> UnitsOfHomes {
-        let (cluster, node) = (&self.parts.cluster, self.parts.rpc.local());
-        let map = cluster.map();
-        cluster.units_of_homes(layout, inode, |home| map.primary(home) == node)
     }
 
     async fn read_to(&self, target: Target, order: ReadOrder, backing: Backing) -> Result<Carried> {

@@ -134,7 +134,7 @@ pub(super) fn set_last(table: &mut dyn Table, home: HomeId, last: LastRecord) {
 /// The last record of a home in a table.
 ///
 /// # Errors
-/// Those of the table; `EIO` if what it has of the record is damaged.
+/// Those of the table; `EIO` if the entry of the home is damaged.
 pub fn last_record(table: &dyn ReadTable, home: HomeId) -> Result<LastRecord> {
     let Some(value) = table.get(&key(home))? else { return Ok(LastRecord::default()) };
     let parts = value.split_first_chunk().and_then(|(number, chain)| Some((number, chain.try_into().ok()?)));
