@@ -2,8 +2,8 @@
 
 use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
-    AgentControl, AgentMode, AgentStart, FabricChoice, PROGRESS_INTERVAL, Progress, StartInput, Undrained,
-    ViewFrontend,
+    AgentControl, AgentMode, AgentStart, FabricChoice, LeaseAnswer, LeaseMessage, PROGRESS_INTERVAL,
+    Progress, StartInput, Undrained, ViewFrontend,
 };
 use crate::files::{FileLine, FileSelection};
 use crate::gathering::Gathering;
@@ -23,11 +23,11 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
-use tameike_core::{Cluster, Errno, Fault, NodeInfo, Result, View};
-use tameike_fabric::Rpc;
+use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeInfo, Result, View};
 use tameike_fabric::ofi::OfiConfig;
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
+use tameike_fabric::{MapLease, Rpc};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
@@ -44,6 +44,7 @@ pub struct Agent {
     start: AgentStart,
     system: System,
     memory: Memory,
+    lease: Arc<MapLease>,
     store: Option<Store>,
     shared: Option<Arc<dyn SharedFs>>,
     fabric: Arc<SocketFabric>,
@@ -156,7 +157,11 @@ impl AgentControl for Agent {
         }
         let system = System::start(assembly::blocking_threads_max(&start))
             .map_err(|error| Fault::from_os("starting threads", &error))?;
-        let memory = Memory::new(start.memory, start.shared_dir.is_some(), false, start.region_memory)?;
+        let has_replicas = start.replicas > 1;
+        let memory =
+            Memory::new(start.memory, start.shared_dir.is_some(), has_replicas, start.region_memory)?;
+        let lease = if has_replicas { MapLease::new } else { MapLease::unlimited };
+        let lease = lease(system.runtime().clock.clone());
         let store = match &start.device {
             Some(device) => {
                 let on_damage = match start.mode {
@@ -201,6 +206,7 @@ impl AgentControl for Agent {
             start,
             system,
             memory,
+            lease,
             store,
             shared,
             fabric,
@@ -218,11 +224,16 @@ impl AgentControl for Agent {
         self.fabric.local_addr().to_string()
     }
 
-    fn join(&self, nodes: Vec<NodeInfo>) -> Result<()> {
+    fn join(&self, nodes: Vec<NodeInfo>, map: Option<HomeMap>) -> Result<()> {
         let peers = nodes.iter().filter(|info| info.id != self.start.node);
         self.fabric.set_peers(peers.map(|info| (info.id, info.address.clone())).collect());
-        let cluster = Cluster::new(self.start.job.clone(), nodes, 1)
+        let cluster = Cluster::new(self.start.job.clone(), nodes, self.start.replicas)
             .map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
+        if let Some(map) = map.filter(|map| map.epoch > cluster.epoch())
+            && !cluster.replace_map(map)
+        {
+            return Err(Fault::new(Errno::EINVAL, "the home map is not one of this job"));
+        }
         self.fabric.keep(&cluster.neighbours(self.start.node));
         let cluster = Arc::new(cluster);
         let runtime = self.system.runtime();
@@ -232,6 +243,7 @@ impl AgentControl for Agent {
             cluster: cluster.clone(),
             runtime: runtime.clone(),
             memory: &self.memory,
+            lease: self.lease.clone(),
             rpc: self.rpc(),
             fabric: self.fabric.clone(),
             store: self.store_parts(packing)?,
@@ -343,6 +355,10 @@ impl AgentControl for Agent {
         let cluster = self.cluster.get().cloned().ok_or(Errno::EAGAIN)?;
         let gathering = Gathering { node, rpc, cluster };
         self.begin(async move { gathering.lines(selection).await }).recv().map_err(|_| stopped())?
+    }
+
+    fn renew_lease(&self, message: LeaseMessage) -> Result<LeaseAnswer> {
+        Ok(self.node()?.renew_lease(message))
     }
 
     fn measure(&self, order: Order) -> Result<Outcome> {

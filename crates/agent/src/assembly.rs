@@ -19,7 +19,7 @@ use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Cluster, Errno, NodeId, NodeInfo, Result};
 use tameike_fabric::socket::{CONNECTIONS_DEFAULT, connections_max};
-use tameike_fabric::{Fabric, Rpc};
+use tameike_fabric::{Fabric, MapLease, Rpc};
 use tameike_io::Runtime;
 use tameike_io::os::process;
 use tameike_io::shared::SharedFs;
@@ -61,6 +61,8 @@ pub struct Parts<'a> {
     pub runtime: Runtime,
     /// Frames of the node.
     pub memory: &'a Memory,
+    /// The lease of the home map.
+    pub lease: Arc<MapLease>,
     /// Calls to other agents.
     pub rpc: Arc<dyn Rpc>,
     /// Transport below `rpc`.
@@ -111,7 +113,14 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
     let meter = Meter::new(parts.runtime, parts.rpc, parts.fabric, parts.memory.reads.clone());
     let peer_services = PeerServices { neighbours, meter };
     let (slab, views) = (parts.memory.slab.clone(), Arc::new(views));
-    Ok(Node::new((parts.node, parts.cluster), slab, services, views, peer_services, parts.process))
+    Ok(Node::new(
+        (parts.node, parts.cluster, parts.lease),
+        slab,
+        services,
+        views,
+        peer_services,
+        parts.process,
+    ))
 }
 
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {

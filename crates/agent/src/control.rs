@@ -9,10 +9,12 @@
 
 mod aggregate;
 mod fabric;
+mod lease;
 mod undrained;
 
 pub use aggregate::{Aggregate, AggregateChoice};
 pub use fabric::FabricChoice;
+pub use lease::{LeaseAnswer, LeaseMessage};
 pub use undrained::{Progress, Undrained};
 
 use crate::files::{FileLine, FileSelection};
@@ -24,7 +26,7 @@ use std::time::Duration;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
-use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
+use tameike_core::{CoreSet, Fault, HomeMap, JobId, NodeId, NodeInfo, Result, View};
 
 /// Version of the protocol, which driver and agent must share.
 pub const CONTROL_VERSION: u16 = 1;
@@ -115,6 +117,9 @@ pub struct AgentStart {
     pub coherent_mmap: bool,
     /// Cores to which the agent's threads are bound; `None` for no binding.
     pub cores: Option<CoreSet>,
+    /// Replicas of each home.
+    #[serde(default = "one")]
+    pub replicas: u32,
     /// The device; `None` on a node that uses its group's.
     pub device: Option<DeviceStart>,
     /// Capacities of the views on this node in bytes, in the order of [`View::ALL`]; their sum is the size of the device.
@@ -132,6 +137,10 @@ pub struct AgentStart {
     /// [`AgentControl::damage`].
     #[serde(default)]
     pub damage: Vec<String>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// A mounted view.
@@ -174,6 +183,8 @@ pub enum AgentRequest {
     Join {
         /// All nodes, in the order of their numbers.
         nodes: Vec<NodeInfo>,
+        /// The home map; `None` for the first one of a new job.
+        map: Option<HomeMap>,
     },
     /// Flush every file that this node coordinates. Replies: any number of `Progress`, then `Receipt`.
     Drain {
@@ -203,6 +214,8 @@ pub enum AgentRequest {
     },
     /// Report the cached data of files. Reply: `Files`.
     Files(FileSelection),
+    /// Renew the agent's lease of the home map. The agent answers at once. Reply: `Leased`.
+    Lease(LeaseMessage),
     /// Measure the network between this node and another one. Reply: `Measured`.
     Measure(Order),
     /// Send a signal to a command that was started in this node's namespaces. Reply: `Done`.
@@ -267,6 +280,8 @@ pub enum AgentReply {
     Warmed(Warmed),
     /// Cached data of files.
     Files(Vec<FileLine>),
+    /// The answer to `Lease`.
+    Leased(LeaseAnswer),
     /// Result of a network measurement.
     Measured(Outcome),
     /// The agent is stopping, and has made progress since the last report.
@@ -312,11 +327,12 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// Returns `address:port` of the fabric endpoint, with the actual port.
     fn address(&self) -> String;
 
-    /// Connects to the other agents and serves the views. Returns when requests of programs will be served.
+    /// Connects to the other agents and serves the views, with the first home map or a later one. Returns when requests of programs will be
+    /// served.
     ///
     /// # Errors
     /// Names a peer that was not reached, or did not know the secret.
-    fn join(&self, nodes: Vec<NodeInfo>) -> Result<()>;
+    fn join(&self, nodes: Vec<NodeInfo>, map: Option<HomeMap>) -> Result<()>;
 
     /// Flushes every file that this node coordinates, and reports progress. The receipt also reports failed files and agents.
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt;
@@ -355,6 +371,12 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// # Errors
     /// `EINVAL`: too many files.
     fn files(&self, selection: FileSelection) -> Result<Vec<FileLine>>;
+
+    /// Takes a message of the authority of the home map. Does not block.
+    ///
+    /// # Errors
+    /// The agent has not joined its job yet.
+    fn renew_lease(&self, message: LeaseMessage) -> Result<LeaseAnswer>;
 
     /// Measures the network between this node and another one.
     ///

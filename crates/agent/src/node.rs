@@ -1,5 +1,6 @@
 //! Dispatches requests of other agents to the services and views of a node.
 
+use crate::control::{LeaseAnswer, LeaseMessage};
 use crate::files::FILES_MAX;
 use crate::measure::Meter;
 use crate::neighbours::Neighbours;
@@ -16,8 +17,8 @@ use tameike_core::wire::admin::{
 };
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, CoreSet, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
-use tameike_fabric::{Carried, PeerEvent, Service, Target};
+use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_fabric::{Carried, MapLease, PeerEvent, RequestContext, Service, Target};
 use tameike_io::{Payload, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::holders::CacheTable;
@@ -81,6 +82,7 @@ pub struct PeerServices {
 pub struct Node {
     node: NodeId,
     cluster: Arc<Cluster>,
+    lease: Arc<MapLease>,
     slab: Arc<Slab>,
     services: Option<Services>,
     views: Arc<Views>,
@@ -94,7 +96,7 @@ pub struct Node {
 impl Node {
     /// Creates a node; `process` returns the state of its process.
     pub fn new(
-        (node, cluster): (NodeId, Arc<Cluster>),
+        (node, cluster, lease): (NodeId, Arc<Cluster>, Arc<MapLease>),
         slab: Arc<Slab>,
         services: Option<Services>,
         views: Arc<Views>,
@@ -102,7 +104,18 @@ impl Node {
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
         let (unreachable, sent) = Default::default();
-        Arc::new(Self { node, cluster, slab, services, views, peer_services, unreachable, sent, process })
+        Arc::new(Self {
+            node,
+            cluster,
+            lease,
+            slab,
+            services,
+            views,
+            peer_services,
+            unreachable,
+            sent,
+            process,
+        })
     }
 
     /// Returns the services, if the node has a device.
@@ -118,6 +131,26 @@ impl Node {
     /// Returns the network meter.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.peer_services.meter
+    }
+
+    /// Takes a message of the authority of the home map.
+    pub fn renew_lease(&self, message: LeaseMessage) -> LeaseAnswer {
+        let LeaseMessage { number, acknowledged, map } = message;
+        // First: the lease is one of this map.
+        if let Some(map) = map
+            && map.epoch > self.cluster.epoch()
+            && !self.cluster.replace_map(map)
+        {
+            log::error!("the authority of the home map sent a map of another job");
+        }
+        self.lease.renew(number, acknowledged);
+        let differing = self.services.as_ref().and_then(|services| services.replicas.as_ref());
+        LeaseAnswer {
+            number,
+            epoch: self.cluster.epoch(),
+            unreachable: self.unreachable.lock().iter().copied().collect(),
+            differing: differing.map_or_else(Vec::new, |replicas| replicas.differing()),
+        }
     }
 
     /// Returns the state of the agent.
@@ -283,12 +316,12 @@ fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Carri
 impl Service for Node {
     fn serve(
         &self,
-        from: NodeId,
-        home: Option<HomeId>,
+        context: RequestContext,
         request: Request,
         payload: Option<Payload>,
         target: Target,
     ) -> BoxFuture<'static, (Reply, Carried)> {
+        let RequestContext { from, home, .. } = context;
         let sent = (from != self.node).then(|| self.sent.clone());
         let count = move |carried: &Carried| {
             if let Some(sent) = sent {
@@ -333,6 +366,7 @@ impl Service for Node {
                     Ok((reply, carried)) => (Reply::Unit(reply), carried),
                     Err(fault) => (Reply::Fault(fault), Carried::Nothing),
                 },
+                Request::Reclaim(_) => (Reply::Fault(Errno::EPROTO.into()), Carried::Nothing),
                 Request::Admin(_) | Request::Client(_) => unreachable!("served above"),
             };
             drop(foreground);

@@ -4,6 +4,9 @@
 //! backups, may have copies of the home. The map may change while the job runs; its epoch numbers the changes. A request names the epoch
 //! under which its sender chose the node, and an agent with another epoch refuses it. The two agents then exchange the newer map, and the
 //! sender chooses again.
+//!
+//! If homes have replicas, an authority (`tameike-agent`) changes the map: it excludes nodes that have failed, hang or are cut off, and backups
+//! serve their homes from then on.
 
 use crate::ids::{HomeId, NodeId};
 use crate::limits::{HOMES_MAX, HOMES_PER_NODE, REPLICAS_MAX, REPLICATED_NODES_MAX};
@@ -39,6 +42,8 @@ pub struct HomeMap {
     primaries: Vec<NodeId>,
     /// The backups of each home. Empty if the homes of the job have no replicas.
     backups: Vec<Vec<NodeId>>,
+    /// Nodes that have failed, hang or are cut off, ascending. They are no backups, and serve only homes of which they have the only copy.
+    excluded: Vec<NodeId>,
     /// All nodes that serve homes, ascending.
     nodes: Vec<NodeId>,
 }
@@ -49,18 +54,19 @@ struct Fields {
     epoch: MapEpoch,
     primaries: Vec<NodeId>,
     backups: Vec<Vec<NodeId>>,
+    excluded: Vec<NodeId>,
 }
 
 impl From<Fields> for HomeMap {
-    fn from(Fields { epoch, primaries, backups }: Fields) -> Self {
+    fn from(Fields { epoch, primaries, backups, excluded }: Fields) -> Self {
         let nodes = ascending(primaries.clone());
-        Self { epoch, primaries, backups, nodes }
+        Self { epoch, primaries, backups, excluded: ascending(excluded), nodes }
     }
 }
 
 impl From<HomeMap> for Fields {
-    fn from(HomeMap { epoch, primaries, backups, .. }: HomeMap) -> Self {
-        Self { epoch, primaries, backups }
+    fn from(HomeMap { epoch, primaries, backups, excluded, .. }: HomeMap) -> Self {
+        Self { epoch, primaries, backups, excluded }
     }
 }
 
@@ -98,27 +104,58 @@ impl HomeMap {
         let mut chosen = Backups { devices: &devices, copies: vec![0; devices.len()] };
         let replicated = 0..if replicas > 1 { count } else { 0 };
         let backups = replicated.map(|home| chosen.choose(home, replicas as usize - 1)).collect();
-        Ok(Fields { epoch: MapEpoch(1), primaries, backups }.into())
+        Ok(Fields { epoch: MapEpoch(1), primaries, backups, excluded: Vec::new() }.into())
+    }
+
+    /// The next map, after `change`.
+    fn next(&self, change: impl FnOnce(&mut Fields)) -> Self {
+        let mut fields = Fields::from(self.clone());
+        fields.epoch.0 += 1;
+        change(&mut fields);
+        fields.into()
     }
 
     /// The next map, in which `node` serves `home`.
     #[must_use]
     pub fn with_primary(&self, home: HomeId, node: NodeId) -> Self {
-        let mut primaries = self.primaries.clone();
-        primaries[usize::from(home.0)] = node;
-        let mut backups = self.backups.clone();
-        if let Some(backups) = backups.get_mut(usize::from(home.0)) {
-            backups.retain(|backup| *backup != node);
-        }
-        Fields { epoch: MapEpoch(self.epoch.0 + 1), primaries, backups }.into()
+        self.next(|map| {
+            let home = usize::from(home.0);
+            map.primaries[home] = node;
+            if let Some(backups) = map.backups.get_mut(home) {
+                backups.retain(|backup| *backup != node);
+            }
+        })
     }
 
-    /// The next map, in which no home has `node` as a backup.
+    /// The next map, in which a node is excluded: it is no backup, and the first backup of each of its homes serves the home. Homes of which it
+    /// has the only copy stay with it.
     #[must_use]
-    pub fn without_backup(&self, node: NodeId) -> Self {
-        let mut backups = self.backups.clone();
-        backups.iter_mut().for_each(|backups| backups.retain(|backup| *backup != node));
-        Fields { epoch: MapEpoch(self.epoch.0 + 1), primaries: self.primaries.clone(), backups }.into()
+    pub fn excluding(&self, node: NodeId) -> Self {
+        self.next(|map| {
+            map.excluded.push(node);
+            for (primary, backups) in map.primaries.iter_mut().zip(&mut map.backups) {
+                backups.retain(|backup| *backup != node);
+                if *primary == node && !backups.is_empty() {
+                    *primary = backups.remove(0);
+                }
+            }
+        })
+    }
+
+    /// The next map, in which a node is not excluded any more. It gets no home back.
+    #[must_use]
+    pub fn readmitting(&self, node: NodeId) -> Self {
+        self.next(|map| map.excluded.retain(|other| *other != node))
+    }
+
+    /// The next map, in which a node is no backup of a home.
+    #[must_use]
+    pub fn without_backup(&self, home: HomeId, node: NodeId) -> Self {
+        self.next(|map| {
+            if let Some(backups) = map.backups.get_mut(usize::from(home.0)) {
+                backups.retain(|backup| *backup != node);
+            }
+        })
     }
 
     /// Number of homes.
@@ -131,9 +168,30 @@ impl HomeMap {
         !self.backups.is_empty()
     }
 
-    /// Whether the map has backups for all homes or for none, and no home twice on a node.
+    /// Whether a node is excluded.
+    pub fn excludes(&self, node: NodeId) -> bool {
+        self.excluded.binary_search(&node).is_ok()
+    }
+
+    /// The excluded nodes, ascending.
+    pub fn excluded(&self) -> &[NodeId] {
+        &self.excluded
+    }
+
+    /// The homes that are on no node but excluded ones.
+    pub fn homes_without_node(&self) -> impl Iterator<Item = HomeId> {
+        self.homes().filter(|home| self.excludes(self.primary(*home)))
+    }
+
+    /// All homes.
+    pub fn homes(&self) -> impl Iterator<Item = HomeId> + use<> {
+        (0..self.primaries.len()).map(|home| HomeId(home as u16))
+    }
+
+    /// Whether the map has backups for all homes or for none, no home twice on a node, and no excluded node as a backup.
     pub fn is_valid(&self) -> bool {
         let sizes = self.backups.is_empty() || self.backups.len() == self.primaries.len();
+        let sizes = sizes && !self.backups.iter().flatten().any(|backup| self.excludes(*backup));
         let mut homes = self.primaries.iter().zip(&self.backups);
         sizes
             && homes.all(|(primary, backups)| {
@@ -168,9 +226,10 @@ impl HomeMap {
         &self.nodes
     }
 
-    /// All nodes that serve homes or have copies of them, ascending.
+    /// All nodes that the map names, ascending.
     pub fn members(&self) -> Vec<NodeId> {
-        ascending(self.nodes.iter().chain(self.backups.iter().flatten()).copied().collect())
+        let all = self.nodes.iter().chain(self.backups.iter().flatten()).chain(&self.excluded);
+        ascending(all.copied().collect())
     }
 }
 
@@ -340,23 +399,45 @@ mod tests {
     }
 
     #[test]
-    fn a_new_primary_and_a_lost_node_are_no_backups() {
+    fn a_new_primary_is_no_backup() {
         let map = HomeMap::initial(&nodes(3, 1, 1), 3).expect("enough nodes");
         let (home, backup) = (HomeId(4), map.backups(HomeId(4))[0]);
         let next = map.with_primary(home, backup);
         assert_eq!((next.primary(home), next.backups(home).len()), (backup, 1));
         assert!(next.is_valid() && next.epoch > map.epoch);
-        let without = next.without_backup(NodeId(0));
-        assert!((0..map.count()).all(|home| !without.backups(HomeId(home as u16)).contains(&NodeId(0))));
-        assert!(without.is_valid() && without.epoch > next.epoch);
+        let without = next.without_backup(home, next.backups(home)[0]);
+        assert!(without.backups(home).is_empty() && without.is_valid() && without.epoch > next.epoch);
+        assert!(map.homes().filter(|one| *one != home).all(|home| without.backups(home).len() == 2));
+    }
+
+    #[test]
+    fn backups_serve_the_homes_of_an_excluded_node() {
+        let map = HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes");
+        let (gone, last) = (NodeId(1), NodeId(2));
+        let next = map.excluding(gone);
+        assert!(next.is_valid() && next.epoch > map.epoch && next.excludes(gone) && !next.excludes(last));
+        for home in map.homes() {
+            let primary = if map.primary(home) == gone { map.backups(home)[0] } else { map.primary(home) };
+            assert_eq!(next.primary(home), primary);
+            let left = map.primary(home) != gone && map.backups(home) != [gone];
+            assert_eq!(next.backups(home).len(), usize::from(left));
+        }
+        assert_eq!(next.homes_without_node().count(), 0);
+        // Homes whose only copy is on an excluded node stay there.
+        let alone = next.excluding(last);
+        assert!(alone.is_valid() && alone.served_by(last).count() > 0);
+        assert!(alone.homes_without_node().eq(alone.served_by(last)));
+        let back = alone.readmitting(last);
+        assert_eq!((back.excluded(), back.homes_without_node().count()), (&[gone][..], 0));
+        let bytes = codec::encode(&back).expect("small");
+        assert_eq!(codec::decode::<HomeMap>(&bytes), Ok(back));
     }
 
     #[test]
     fn a_node_serves_the_homes_of_which_it_is_the_primary() {
         let map = HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes");
         let own = HomeSet::served(&map, NodeId(1));
-        let all = || (0..map.count()).map(|home| HomeId(home as u16));
-        assert!(all().all(|home| own.contains(home) == (map.primary(home) == NodeId(1))));
+        assert!(map.homes().all(|home| own.contains(home) == (map.primary(home) == NodeId(1))));
         assert_eq!(map.served_by(NodeId(1)).collect::<HomeSet>(), own);
         assert_eq!(HomeSet::served(&initial(3), NodeId(1)), HomeSet::All);
     }

@@ -50,6 +50,12 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 pub const DIRECTORY_DEPTH_MAX: u32 = 1 << 16;
 /// Largest number of links to an inode.
 pub const LINKS_MAX: u32 = 65_000;
+/// Time for which the authority of the home map grants a node of a job with replicas the right to serve homes, from the node's last answer on.
+pub const MAP_LEASE: Duration = Duration::from_millis(1500);
+/// Interval at which the authority renews these leases.
+pub const MAP_LEASE_INTERVAL: Duration = Duration::from_millis(400);
+/// Time for which a call waits for another primary of a home with replicas, whose node cannot be reached.
+pub const FAILOVER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Lifetime of a dentry lease, from the request on. A node that changes the name waits that long for a holder that it
 /// cannot reach.
 pub const NAME_LEASE: Duration = Duration::from_secs(5);

@@ -69,6 +69,8 @@ pub struct Cluster {
     device_nodes: Vec<NodeId>,
     /// Number of homes, which never changes.
     homes: u64,
+    /// Whether homes have replicas.
+    is_replicated: bool,
     map: RwLock<Arc<HomeMap>>,
     watchers: RwLock<Vec<Watcher>>,
 }
@@ -104,9 +106,15 @@ impl Cluster {
             nodes,
             device_nodes,
             homes: map.count(),
+            is_replicated: map.is_replicated(),
             map: RwLock::new(Arc::new(map)),
             watchers: RwLock::default(),
         })
+    }
+
+    /// Whether the homes of the job have replicas.
+    pub fn is_replicated(&self) -> bool {
+        self.is_replicated
     }
 
     /// The current home map.

@@ -9,6 +9,7 @@
 pub mod fuzz;
 mod grant;
 mod layer;
+mod lease;
 #[cfg_attr(not(feature = "libfabric"), expect(dead_code, reason = "only libfabric calls its receiver"))]
 pub mod ofi;
 pub mod rpc;
@@ -20,12 +21,13 @@ mod time_limit;
 mod conformance;
 
 pub use layer::FabricLayer;
+pub use lease::MapLease;
 pub use time_limit::TimeLimitedCalls;
 
 use futures_util::future::{BoxFuture, join_all};
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_core::wire::call::ExtentLocation;
+use tameike_core::wire::call::{CallNumber, ExtentLocation};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, HomeId, HomeMap, MapEpoch, NodeId, Result};
 use tameike_io::disk::HostDevice;
@@ -248,8 +250,8 @@ pub trait Rpc: Send + Sync {
     /// may keep a payload in `into`, but must not keep one in another frame.
     ///
     /// # Errors
-    /// The fault that the peer returned; `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit; `EREMCHG` as
-    /// [`Destination::Primary`] describes.
+    /// The fault that the peer returned; `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit, and the home has no
+    /// other replica that takes over; `EREMCHG` as [`Destination::Primary`] describes.
     fn call(
         &self,
         to: Destination,
@@ -312,14 +314,48 @@ impl Carried {
 /// The reply to a request, and its payload.
 pub type ServeFuture = BoxFuture<'static, (Reply, Carried)>;
 
+/// A call that changes a home with replicas, as its callee sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberedCall {
+    /// Node and incarnation of the caller.
+    pub caller: (NodeId, u64),
+    /// Its number at the caller.
+    pub number: CallNumber,
+}
+
+/// Origin and address of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestContext {
+    /// The node of the caller.
+    pub from: NodeId,
+    /// The home of this node that it concerns; `None` if it concerns the node or all of its homes.
+    pub home: Option<HomeId>,
+    /// Its identity, if the caller may repeat it at another primary.
+    pub call: Option<NumberedCall>,
+}
+
+impl RequestContext {
+    /// A request of `from` to a node.
+    pub fn of_node(from: NodeId) -> Self {
+        Self { from, home: None, call: None }
+    }
+}
+
 /// Serves requests.
 pub trait Service: Send + Sync {
-    /// Serves one request of `from` to a home of this node, or to the node or all of its homes (`None`). Runs synchronously up to the
-    /// first wait.
+    /// Returns what a request to homes must wait for, before [`Self::serve`] may be called. `None`: this node serves the homes now.
+    ///
+    /// # Errors
+    /// `EREMCHG` if another node serves the home meanwhile.
+    fn admit(&self, context: &RequestContext, request: &Request) -> Option<BoxFuture<'static, Result<()>>> {
+        let _ = (context, request);
+        None
+    }
+    /// Serves one request. Runs synchronously up to the first wait. A reply with the fault `EREMCHG` means that another node serves the home
+    /// meanwhile: the caller repeats its request there.
     fn serve(
         &self,
-        from: NodeId,
-        home: Option<HomeId>,
+        context: RequestContext,
         request: Request,
         payload: Option<Payload>,
         target: Target,

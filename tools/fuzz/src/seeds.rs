@@ -13,7 +13,9 @@ use tameike_agent::control::{
 };
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
-use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run, Scope};
+use tameike_core::wire::call::{
+    CallId, CallNumber, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run, Scope,
+};
 use tameike_core::wire::codec;
 use tameike_core::wire::endpoint::{Endpoint, TOKEN_SIZE};
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
@@ -88,6 +90,7 @@ fn messages() -> Vec<Seed> {
         target: None,
         places: true,
         scope: Scope::Home(HomeId(130), MapEpoch(129)),
+        number: Some(CallNumber { number: 131, finished: 4 }),
     });
     let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
     let reply = encoded(&ReplyHeader { id, carriage: Carriage::Placed(place) });
@@ -302,6 +305,7 @@ fn lines() -> Vec<Seed> {
         no_peer_reads: true,
         coherent_mmap: true,
         cores: CoreSet::new([0, 2, 3]),
+        replicas: 2,
         device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),
         capacity: [1, 2, 3],
         memory: 4,

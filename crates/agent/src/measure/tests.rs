@@ -3,10 +3,10 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicU32;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::Quantity;
-use tameike_core::{Cluster, HomeId, JobId, NodeInfo};
+use tameike_core::{Cluster, JobId, NodeInfo};
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::{NetworkFaults, SimulatedConfig, SimulatedNetwork};
-use tameike_fabric::{PeerEvent, Service, Target};
+use tameike_fabric::{PeerEvent, RequestContext, Service, Target};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Slab};
 
@@ -26,8 +26,7 @@ struct Helper {
 impl Service for Helper {
     fn serve(
         &self,
-        from: NodeId,
-        _home: Option<HomeId>,
+        RequestContext { from, .. }: RequestContext,
         request: Request,
         payload: Option<Payload>,
         _target: Target,

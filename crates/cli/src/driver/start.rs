@@ -79,7 +79,7 @@ impl Driver {
         let ready = self.await_start(START_ID, deadline, "become ready")?;
         let nodes = self.collect_nodes(ready)?;
         self.record.write(self.job_dir.path())?;
-        let join = self.ask(&AgentRequest::Join { nodes }, None);
+        let join = self.ask(&AgentRequest::Join { nodes, map: None }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
                 let messages =
@@ -122,6 +122,7 @@ impl Driver {
                 no_peer_reads: plan.no_peer_reads,
                 coherent_mmap: plan.coherent_mmap,
                 cores: plan.cores.clone(),
+                replicas: 1,
                 device: spec.device.then(device),
                 capacity: [0; 3],
                 memory: plan.memory,

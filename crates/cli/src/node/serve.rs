@@ -72,6 +72,12 @@ fn execute_commands<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOr
         }
         let at_work = serving.clone();
         let id = command.id;
+        if let AgentRequest::Lease(message) = command.request {
+            // Here, as leases must not wait for a thread, and keep their order.
+            let renewed = serving.agent.renew_lease(message);
+            reply(id, renewed.map_or_else(AgentReply::Failed, AgentReply::Leased));
+            continue;
+        }
         let started = start_thread("command", move || {
             reply(
                 command.id,
@@ -88,8 +94,8 @@ fn execute_commands<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOr
 impl<A: AgentControl> Serving<A> {
     fn carry_out(&self, id: u64, request: AgentRequest) -> Result<AgentReply> {
         Ok(match request {
-            AgentRequest::Join { nodes } => {
-                self.agent.join(nodes)?;
+            AgentRequest::Join { nodes, map } => {
+                self.agent.join(nodes, map)?;
                 AgentReply::Joined { damage: self.agent.damage() }
             }
             AgentRequest::Drain { verify } => {
@@ -128,7 +134,7 @@ impl<A: AgentControl> Serving<A> {
                 belongings.iter().for_each(Belongings::end_programs);
                 AgentReply::CommandsEnded { strays: belongings.iter().flat_map(Belongings::strays).collect() }
             }
-            AgentRequest::Stop { .. } => AgentReply::Done,
+            AgentRequest::Lease(_) | AgentRequest::Stop { .. } => AgentReply::Done,
         })
     }
 }

@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentStart, Progress, StartInput, Undrained, ViewFrontend};
+use tameike_agent::control::{
+    AgentControl, AgentStart, LeaseAnswer, LeaseMessage, Progress, StartInput, Undrained, ViewFrontend,
+};
 use tameike_agent::files::{FileLine, FileSelection};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
-use tameike_core::{Fault, NodeInfo, Result};
+use tameike_core::{Fault, HomeMap, MapEpoch, NodeInfo, Result};
 
 struct Recording {
     start: AgentStart,
@@ -71,9 +73,15 @@ impl AgentControl for Recording {
         self.start.listen.replace(":0", &format!(":{}", 10_000 + self.start.node.0))
     }
 
-    fn join(&self, nodes: Vec<NodeInfo>) -> Result<()> {
+    fn join(&self, nodes: Vec<NodeInfo>, _map: Option<HomeMap>) -> Result<()> {
         *self.peers.lock() = nodes;
         Ok(())
+    }
+
+    fn renew_lease(&self, message: LeaseMessage) -> Result<LeaseAnswer> {
+        let (unreachable, differing) = Default::default();
+        let epoch = message.map.map_or(MapEpoch(1), |map| map.epoch);
+        Ok(LeaseAnswer { number: message.number, epoch, unreachable, differing })
     }
 
     fn drain(&self, _verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {

@@ -51,6 +51,18 @@ impl Scope {
     }
 }
 
+/// Identity of a call that changes a home with replicas. It stays the same when the call is repeated at another primary, which so
+/// recognizes a change that the first one has made and replicated.
+///
+/// Calls of one caller have ascending numbers, as in RIFL (Lee et al., SOSP 2015).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallNumber {
+    /// Its number among the calls of the caller.
+    pub number: u64,
+    /// All calls of the caller with smaller numbers have ended: their results are not needed any more.
+    pub finished: u64,
+}
+
 /// Header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestHeader {
@@ -64,6 +76,8 @@ pub struct RequestHeader {
     pub places: bool,
     /// The part of the callee that the request concerns.
     pub scope: Scope,
+    /// Identity of the call, if it may be repeated at another primary.
+    pub number: Option<CallNumber>,
 }
 
 /// A contiguous byte range of a device.
@@ -117,10 +131,12 @@ mod tests {
     fn headers_encode_as_in_version_1() {
         let id = CallId { epoch: 300, slot: 2, sequence: 5 };
         let (source, scope) = (Some((7, 128)), Scope::Home(HomeId(130), MapEpoch(129)));
-        let header = RequestHeader { id, source, target: None, places: true, scope };
+        let number = Some(CallNumber { number: 131, finished: 4 });
+        let header = RequestHeader { id, source, target: None, places: true, scope, number };
         let request = Request::Admin(AdminRequest::Status);
         let bytes = encode(&(header, &request)).expect("small");
-        assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 2, 0x82, 0x01, 0x81, 0x01, 3, 1]);
+        let golden = [0xac, 2, 2, 5, 1, 7, 0x80, 1, 0, 1, 2, 0x82, 1, 0x81, 1, 1, 0x83, 1, 4, 3, 1];
+        assert_eq!(bytes, golden);
         let (found, rest) = decode_first::<RequestHeader>(&bytes).expect("as encoded");
         assert_eq!((found, decode(rest)), (header, Ok(request)));
         let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };

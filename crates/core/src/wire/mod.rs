@@ -15,6 +15,7 @@ pub mod lock;
 pub mod measure;
 pub mod meta;
 pub mod pack;
+pub mod reclaim;
 pub mod region;
 pub mod replica;
 pub mod space;
@@ -52,6 +53,8 @@ pub enum Request {
     Region(region::RegionRequest),
     /// To a backup of homes.
     Replica(replica::ReplicaRequest),
+    /// To the new primary of homes.
+    Reclaim(reclaim::Reclaim),
 }
 
 impl Request {
@@ -119,7 +122,7 @@ impl Request {
             Self::Client(request) => request.is_read_only(),
             Self::Pack(request) => request.is_read_only(),
             Self::Region(request) => request.is_read_only(),
-            Self::Replica(_) => false,
+            Self::Replica(_) | Self::Reclaim(_) => false,
             Self::Lock(request) => request.is_read_only(),
         }
     }
@@ -137,7 +140,8 @@ impl Request {
             | Self::Lock(_)
             | Self::Pack(_)
             | Self::Region(_)
-            | Self::Replica(_) => false,
+            | Self::Replica(_)
+            | Self::Reclaim(_) => false,
         }
     }
 }
@@ -167,4 +171,6 @@ pub enum Reply {
     OtherMap(HomeMap),
     /// From a backup of homes.
     Replica(replica::ReplicaReply),
+    /// From the new primary of homes.
+    Reclaimed(reclaim::Reclaimed),
 }

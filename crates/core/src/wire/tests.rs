@@ -21,6 +21,7 @@ use super::meta::{
     Node, OpenId, Opener, RenameMode, Step, Target,
 };
 use super::pack::{PackReply, PackRequest};
+use super::reclaim::{Reclaim, Reclaimed};
 use super::region::{RegionReply, RegionRequest};
 use super::replica::{ReplicaReply, ReplicaRequest};
 use super::unit::{Backing, FlushEnd, Sought, SpaceChange, UnitDigest, UnitLocation, UnitReply, UnitRequest};
@@ -145,6 +146,7 @@ fn the_kinds_of_message() {
         (Request::Pack(PackRequest::Forget), "060b"),
         (Request::Region(RegionRequest::Changes { region: INODE, after: 300 }), "0703838404ac02"),
         (Request::Replica(ReplicaRequest::Sync), "0807"),
+        (Request::Reclaim(Reclaim::default()), "0900000000"),
     ]);
 }
 
@@ -160,8 +162,12 @@ fn the_kinds_of_reply() {
         (Reply::Lock(LockReply::Done), "0600"),
         (Reply::Pack(PackReply::Done), "0700"),
         (Reply::Region(RegionReply::Done), "0800"),
-        (Reply::OtherMap(map()), "090110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c80100"),
+        (
+            Reply::OtherMap(map()),
+            "090110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c8010000",
+        ),
         (Reply::Replica(ReplicaReply::Done), "0a00"),
+        (Reply::Reclaimed(Reclaimed::default()), "0b00"),
     ]);
 }
 

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::Request;
-use tameike_core::wire::call::{CALLS_MAX, CallId, RequestHeader, Scope};
+use tameike_core::wire::call::{CALLS_MAX, CallId, CallNumber, RequestHeader, Scope};
 use tameike_core::wire::codec::encode;
 use tameike_core::{NodeId, Result};
 use tameike_io::os::runtime::Resolver;
@@ -23,10 +23,11 @@ pub(super) struct Call {
     request: Arc<Request>,
     payload: Option<Payload>,
     scope: Scope,
+    number: Option<CallNumber>,
     pub source: Option<(GrantId, u32)>,
     pub target: Option<GrantId>,
     accepts_location: bool,
-    pub resolver: Resolver<Result<Outcome>>,
+    pub resolver: Resolver<Outcome>,
     /// False while the message is being sent.
     sent: bool,
     age_ticks: u32,
@@ -35,15 +36,16 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        Attempt { request, payload, scope, accepts_location }: Attempt,
+        Attempt { request, payload, scope, number, accepts_location }: Attempt,
         source: Option<(GrantId, u32)>,
         target: Option<GrantId>,
-        resolver: Resolver<Result<Outcome>>,
+        resolver: Resolver<Outcome>,
     ) -> Self {
         Self {
             request,
             payload,
             scope,
+            number,
             source,
             target,
             accepts_location,
@@ -154,7 +156,14 @@ impl Calls {
             (
                 call.request.clone(),
                 call.payload.clone(),
-                RequestHeader { id, source, target, places: call.accepts_location, scope: call.scope },
+                RequestHeader {
+                    id,
+                    source,
+                    target,
+                    places: call.accepts_location,
+                    scope: call.scope,
+                    number: call.number,
+                },
             )
         };
         Some((encode(&(header, &*request)), payload))
@@ -184,6 +193,19 @@ impl Calls {
 
     pub(super) fn all_to(&self, to: NodeId) -> Vec<CallId> {
         self.select(to, |_| true)
+    }
+
+    /// Pending calls to `to`, with their scopes.
+    pub(super) fn scopes_to(&self, to: NodeId) -> Vec<(CallId, Scope)> {
+        let state = self.state.lock();
+        let slots = state.peers.get(&to).map_or(&[][..], |peer| &peer.slots);
+        let pending = slots.iter().enumerate();
+        pending.filter_map(|(place, slot)| Some((self.id(place, slot), slot.call.as_ref()?.scope))).collect()
+    }
+
+    /// The incarnation of the caller.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     fn select(&self, to: NodeId, wanted: impl Fn(&Call) -> bool) -> Vec<CallId> {
@@ -238,7 +260,7 @@ mod tests {
     fn call() -> Call {
         let request = Arc::new(Request::Admin(AdminRequest::Status));
         Call::new(
-            Attempt { request, payload: None, scope: Scope::Node, accepts_location: false },
+            Attempt { request, payload: None, scope: Scope::Node, number: None, accepts_location: false },
             None,
             None,
             promise().0,

@@ -10,26 +10,39 @@
 //! epoch refuses the request without executing it, and returns its map. The older of the two maps is replaced, and the caller chooses the
 //! node again.
 //!
+//! A home with replicas moves to another node if its primary fails. Calls to it wait for the map that says so, and are repeated at the new
+//! primary. Those that change something have a number, by which the new primary recognizes a change that the failed one has replicated.
+//!
 //! The server fetches request payloads beyond [`Fabric::inline_max`] under a grant, and puts the payload of a reply into the
 //! caller's frame if the request names one. If the caller can read the server's device ([`Fabric::device_of`]), the reply may
 //! carry the location of the payload instead.
 
 mod calls;
+mod failover;
+mod numbers;
 mod serving;
 mod sessions;
 
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, CallFuture, Destination, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{
+    Answer, CallFuture, Destination, Fabric, Incoming, Lane, NumberedCall, PeerEvent, Receiver,
+    RequestContext, Rpc, Service,
+};
 use calls::{Call, Calls};
+use event_listener::Event;
+use failover::Patience;
 use futures_util::future::ready;
+use numbers::{Numbered, Numbers};
 use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_core::wire::admin::AdminRequest;
-use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Scope};
+use tameike_core::wire::call::{
+    CallId, CallNumber, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Scope,
+};
 use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeId, Result};
@@ -46,7 +59,10 @@ struct Inner {
     frames: Pool,
     attached: OnceLock<Attached>,
     calls: Calls,
+    numbers: Arc<Numbers>,
     sessions: Sessions,
+    /// Notified when the home map has changed.
+    new_map: Event,
 }
 
 /// What an agent has once it knows the nodes of its job.
@@ -67,7 +83,9 @@ impl RpcNode {
             runtime,
             frames,
             attached: OnceLock::new(),
+            numbers: Arc::default(),
             sessions: Sessions::default(),
+            new_map: Event::new(),
         });
         // Weak, because the fabric owns the receiver and `Inner` owns the fabric.
         inner.fabric.attach(Arc::new(Inbound(Arc::downgrade(&inner))));
@@ -77,6 +95,12 @@ impl RpcNode {
     /// Sets the service for all requests, local ones included, and the nodes of the job. Called once; earlier requests fail with
     /// `EAGAIN`.
     pub fn attach(&self, service: Arc<dyn Service>, cluster: Arc<Cluster>) {
+        let inner = Arc::downgrade(&self.0);
+        cluster.watch(move || {
+            if let Some(inner) = inner.upgrade() {
+                inner.map_changed();
+            }
+        });
         if self.0.attached.set(Attached { service, cluster }).is_err() {
             log::error!("ignored a second service for this agent");
         }
@@ -100,13 +124,22 @@ impl Rpc for RpcNode {
         into: Option<Frame>,
     ) -> CallFuture {
         let inner = self.0.clone();
-        let called = inner.route(to).and_then(|(node, scope)| match node == self.local() {
-            true => inner.serve(scope, request, payload, into),
-            false => {
-                Ok(Box::pin(inner.clone().call(to, (node, scope), request, payload, into)) as CallFuture)
-            }
+        let served = inner.route(to).and_then(|(node, scope)| {
+            let context = RequestContext { from: node, home: scope.home(), call: None };
+            let attached = inner.attached()?;
+            let is_simple = node == self.local()
+                && (!attached.cluster.is_replicated() || scope == Scope::Node)
+                && attached.service.admit(&context, &request).is_none();
+            Ok(is_simple.then_some(context))
         });
-        called.unwrap_or_else(|fault| Box::pin(ready(Err(fault))))
+        match served {
+            Ok(Some(context)) => match inner.serve(context, request, payload, into) {
+                Ok(served) => served,
+                Err(fault) => Box::pin(ready(Err(fault))),
+            },
+            Ok(None) => Box::pin(inner.call(to, request, payload, into)),
+            Err(fault) => Box::pin(ready(Err(fault))),
+        }
     }
 }
 
@@ -122,13 +155,16 @@ struct Attempt {
     request: Arc<Request>,
     payload: Option<Payload>,
     scope: Scope,
+    number: Option<CallNumber>,
     /// The reply may carry a location, since the caller can read the peer's device.
     accepts_location: bool,
 }
 
-struct Outcome {
-    reply: Reply,
-    payload: ReplyPayload,
+enum Outcome {
+    /// The peer has answered, perhaps with a fault, or with something that is no answer.
+    Answered(Result<(Reply, ReplyPayload)>),
+    /// The peer has failed, is unreachable, or serves the home no more. With the frame of the caller.
+    Unreached(Fault, Option<Frame>),
 }
 
 enum ReplyPayload {
@@ -204,48 +240,76 @@ impl Inner {
         }
     }
 
+    /// The number of a call that may be repeated at another primary.
+    fn number(&self, to: Destination, request: &Request) -> Option<Numbered> {
+        let is_replicated = || self.attached().is_ok_and(|attached| attached.cluster.is_replicated());
+        (to.home().is_some() && !request.is_read_only() && is_replicated()).then(|| self.numbers.next())
+    }
+
     /// The client side of a call.
     ///
     /// - If the bytes at the location that the peer returned cannot be read or have changed, the call is repeated without permission for a
     ///   location: then the peer reads its device itself.
     /// - If the peer has another home map, the call is repeated after the maps were exchanged.
+    /// - If the peer of a home with replicas cannot be reached, the call is repeated at the next primary.
     async fn call(
         self: Arc<Self>,
         to: Destination,
-        (mut node, mut scope): (NodeId, Scope),
         request: Request,
         payload: Option<Payload>,
         mut into: Option<Frame>,
     ) -> Result<Answer> {
+        let number = self.number(to, &request);
         let mut accepts_location = into.is_some() && request.expects_payload();
         let request = Arc::new(request);
+        let mut patience = Patience::default();
         loop {
+            let new_map = self.new_map.listen();
+            let (node, scope) = self.route(to)?;
+            let number = number.as_ref().map(Numbered::current);
+            if node == self.fabric.local() {
+                match self.serve_own(scope, number, &request, &payload, &mut into).await {
+                    Err(fault) if fault.errno == Errno::EREMCHG && to.home().is_some() => {
+                        self.wait_for_map(scope, new_map).await;
+                        continue;
+                    }
+                    served => return served,
+                }
+            }
             let device = if accepts_location { self.fabric.device_of(node) } else { None };
             let attempt = Attempt {
                 request: request.clone(),
                 payload: payload.clone(),
                 scope,
+                number,
                 accepts_location: device.is_some(),
             };
-            let outcome = self.clone().attempt(node, attempt, into.take()).await?;
-            match (outcome.reply, outcome.payload, device) {
-                (Reply::OtherMap(other), ReplyPayload::Received(_, frame), _) => {
-                    self.clone().exchange_maps(node, other).await?;
-                    (node, scope) = self.route(to)?;
+            let answered = match self.clone().attempt(node, attempt, into.take()).await {
+                Outcome::Answered(answered) => answered?,
+                Outcome::Unreached(fault, frame) => {
                     into = frame;
-                    if node == self.fabric.local() {
-                        return self.serve(scope, (*request).clone(), payload, into)?.await;
+                    self.wait_for_primary((node, scope), &request, new_map, &mut patience, fault).await?;
+                    continue;
+                }
+            };
+            match (answered, device) {
+                ((Reply::OtherMap(other), ReplyPayload::Received(_, frame)), _) => {
+                    into = frame;
+                    if self.is_current(scope) && self.attached()?.cluster.epoch() == other.epoch {
+                        self.wait_for_map(scope, new_map).await;
+                    } else {
+                        self.clone().exchange_maps(node, other).await?;
                     }
                 }
-                (reply, ReplyPayload::Received(payload, _), _) => return Ok(Answer { reply, payload }),
-                (reply, ReplyPayload::OnDevice(place, frame), Some(device)) => {
+                ((reply, ReplyPayload::Received(payload, _)), _) => return Ok(Answer { reply, payload }),
+                ((reply, ReplyPayload::OnDevice(place, frame)), Some(device)) => {
                     match device.read(&place, frame) {
                         Ok(payload) => return Ok(Answer { reply, payload: Some(payload) }),
                         Err(frame) => into = Some(frame),
                     }
                     accepts_location = false;
                 }
-                (_, ReplyPayload::OnDevice(..), None) => {
+                ((_, ReplyPayload::OnDevice(..)), None) => {
                     let why = format!("{node} returned a location on its device where bytes were required");
                     return Err(Fault::new(Errno::EPROTO, why));
                 }
@@ -253,16 +317,33 @@ impl Inner {
         }
     }
 
-    /// Serves a call of this agent itself. Runs synchronously up to the first wait.
-    fn serve(
+    /// Serves a call of this agent itself, when it serves the homes.
+    async fn serve_own(
         &self,
         scope: Scope,
+        number: Option<CallNumber>,
+        request: &Request,
+        payload: &Option<Payload>,
+        into: &mut Option<Frame>,
+    ) -> Result<Answer> {
+        let from = self.fabric.local();
+        let call = number.map(|number| NumberedCall { caller: (from, self.calls.epoch()), number });
+        let context = RequestContext { from, home: scope.home(), call };
+        if let Some(admitted) = self.attached()?.service.admit(&context, request) {
+            admitted.await?;
+        }
+        self.serve(context, request.clone(), payload.clone(), into.take())?.await
+    }
+
+    /// Passes a call of this agent to its service. Runs synchronously up to the first wait.
+    fn serve(
+        &self,
+        context: RequestContext,
         request: Request,
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> Result<CallFuture> {
-        let (service, from) = (&self.attached()?.service, self.fabric.local());
-        let served = service.serve(from, scope.home(), request, payload, into.into());
+        let served = self.attached()?.service.serve(context, request, payload, into.into());
         Ok(Box::pin(async move {
             let (reply, carried) = served.await;
             Ok(Answer { reply: unless_fault(reply)?, payload: carried.payload() })
@@ -278,8 +359,13 @@ impl Inner {
         }
         if other.epoch < own.epoch {
             let request = Arc::new(Request::Admin(AdminRequest::Map((*own).clone())));
-            let attempt = Attempt { request, payload: None, scope: Scope::Node, accepts_location: false };
-            return self.clone().attempt(node, attempt, None).await.map(drop);
+            let scope = Scope::Node;
+            let attempt = Attempt { request, payload: None, scope, number: None, accepts_location: false };
+            return match self.clone().attempt(node, attempt, None).await {
+                Outcome::Answered(answered) => answered.map(drop),
+                // The call finds out.
+                Outcome::Unreached(..) => Ok(()),
+            };
         }
         // False if another call has brought it, or a newer one.
         cluster.replace_map(other);
@@ -287,8 +373,8 @@ impl Inner {
     }
 
     /// Performs one call, including its resends.
-    async fn attempt(self: Arc<Self>, to: NodeId, attempt: Attempt, into: Option<Frame>) -> Result<Outcome> {
-        let Attempt { request, payload, scope, accepts_location } = attempt;
+    async fn attempt(self: Arc<Self>, to: NodeId, attempt: Attempt, into: Option<Frame>) -> Outcome {
+        let Attempt { request, payload, scope, number, accepts_location } = attempt;
         let inline_max = self.fabric.inline_max();
         let into = match into {
             // The peer can send a large payload only into a frame.
@@ -302,16 +388,25 @@ impl Inner {
         let source = large.map(|payload| (self.fabric.grant_read(payload.clone()), payload.len() as u32));
         let payload = payload.filter(|_| source.is_none());
         let (resolver, promise) = promise();
-        let call = Call::new(Attempt { request, payload, scope, accepts_location }, source, target, resolver);
-        let id = self.calls.insert(to, call).map_err(|call| {
-            self.revoke(&call);
-            Fault::new(Errno::EAGAIN, format!("too many calls to {to} are pending"))
-        })?;
+        let attempt = Attempt { request, payload, scope, number, accepts_location };
+        let call = Call::new(attempt, source, target, resolver);
+        let id = match self.calls.insert(to, call) {
+            Ok(id) => id,
+            Err(call) => {
+                self.revoke(&call);
+                let problem = format!("too many calls to {to} are pending");
+                return Outcome::Answered(Err(Fault::new(Errno::EAGAIN, problem)));
+            }
+        };
         let ticket = Ticket { id, to, inner: self.clone() };
         if self.calls.start_ticking() {
             self.runtime.spawn(tick(Arc::downgrade(&self), self.runtime.clone()));
         }
-        self.transmit(to, ticket.id).await?;
+        if self.is_moved(to, scope) {
+            self.end_moved(to, id);
+        } else if let Err(fault) = self.transmit(to, ticket.id).await {
+            self.finish(to, id, Err(fault));
+        }
         promise.await
     }
 
@@ -350,14 +445,18 @@ impl Inner {
         };
         let reply = decode(rest).map_err(|fault| fault.context(format!("the reply of {}", incoming.from)));
         let result = reply.map(|reply| (reply, header.carriage, incoming.payload));
-        self.finish(incoming.from, header.id, result);
+        self.finish(incoming.from, header.id, Ok(result));
     }
 
-    /// Ends a pending call: revokes its grants and resolves it.
-    fn finish(&self, to: NodeId, id: CallId, result: Result<(Reply, Carriage, Option<Payload>)>) {
+    /// Ends a pending call: revokes its grants and resolves it. The outer error means that the peer could not be reached.
+    fn finish(&self, to: NodeId, id: CallId, result: Result<Result<(Reply, Carriage, Option<Payload>)>>) {
         let Some(call) = self.calls.remove(to, id) else { return };
         let frame = self.revoke(&call);
-        let result = result.and_then(|(reply, carriage, payload)| {
+        let answered = match result {
+            Ok(answered) => answered,
+            Err(fault) => return call.resolver.resolve(Outcome::Unreached(fault, frame)),
+        };
+        let answered = answered.and_then(|(reply, carriage, payload)| {
             let payload = match (carriage, frame) {
                 (Carriage::Beside, frame) => ReplyPayload::Received(payload, frame),
                 (Carriage::Put(length), Some(frame)) if length as usize <= frame.len() => {
@@ -368,9 +467,9 @@ impl Inner {
                     return Err(Fault::io(format!("the reply of {to} lacks its payload")));
                 }
             };
-            Ok(Outcome { reply: unless_fault(reply)?, payload })
+            Ok((unless_fault(reply)?, payload))
         });
-        call.resolver.resolve(result);
+        call.resolver.resolve(Outcome::Answered(answered));
     }
 
     fn revoke(&self, call: &Call) -> Option<Frame> {
@@ -395,8 +494,8 @@ impl Inner {
             Begin::Refuse => true,
         };
         let task = Serving::new(self.clone(), from, header);
-        if is_refused && let Ok(Attached { cluster, .. }) = self.attached() {
-            return self.runtime.spawn(task.refuse_map(cluster.map()));
+        if is_refused {
+            return self.runtime.spawn(task.refuse_map());
         }
         match decode::<Request>(rest) {
             Ok(request) => self.runtime.spawn(task.serve(request, payload)),

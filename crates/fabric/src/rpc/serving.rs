@@ -1,12 +1,12 @@
 //! Server side of a call: fetch the payload, run the service, reply.
 
-use super::{Attached, Inner};
-use crate::{Carried, GrantId, Lane, Target};
+use super::Inner;
+use crate::{Carried, GrantId, Lane, NumberedCall, RequestContext, Target};
 use std::sync::Arc;
 use tameike_core::wire::call::{CallId, Carriage, ReplyHeader, RequestHeader};
 use tameike_core::wire::codec::encode;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, HomeMap, NodeId, Result};
+use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::slab::Payload;
 
 /// A request in execution. Its drop without a reply (the task panicked) replies with a fault.
@@ -32,23 +32,37 @@ impl Serving {
             },
         };
         let read_only = request.is_read_only();
-        match self.inner.attached() {
-            Ok(Attached { cluster, .. })
-                if self.header.scope.epoch().is_some_and(|epoch| epoch != cluster.epoch()) =>
-            {
-                let own = cluster.map();
-                self.refuse_map(own).await;
-            }
-            Ok(attached) => {
-                let target = if self.header.places { Target::AnyOrLocation } else { Target::Any };
-                let (reply, carried) = attached
-                    .service
-                    .serve(self.from, self.header.scope.home(), request, payload, target)
-                    .await;
-                self.answer(read_only, reply, carried).await;
-            }
-            Err(fault) => self.refuse(fault).await,
+        let attached = match self.inner.attached() {
+            Ok(attached) => attached,
+            Err(fault) => return self.refuse(fault).await,
+        };
+        let context = self.context();
+        let is_other_map =
+            || self.header.scope.epoch().is_some_and(|epoch| epoch != attached.cluster.epoch());
+        if is_other_map() {
+            return self.refuse_map().await;
         }
+        if let Some(admitted) = attached.service.admit(&context, &request) {
+            // The home may have moved, or the caller's map may be an old one by now.
+            let admitted = admitted.await;
+            if admitted.is_err() || is_other_map() {
+                return self.refuse_map().await;
+            }
+        }
+        let target = if self.header.places { Target::AnyOrLocation } else { Target::Any };
+        let (reply, carried) = attached.service.serve(context, request, payload, target).await;
+        match reply {
+            Reply::Fault(fault) if fault.errno == Errno::EREMCHG && self.header.scope.epoch().is_some() => {
+                self.refuse_map().await;
+            }
+            reply => self.answer(read_only, reply, carried).await,
+        }
+    }
+
+    fn context(&self) -> RequestContext {
+        let (from, header) = (self.from, &self.header);
+        let call = header.number.map(|number| NumberedCall { caller: (from, header.id.epoch), number });
+        RequestContext { from, home: header.scope.home(), call }
     }
 
     async fn fetch(&self, grant: GrantId, length: u32) -> Result<Payload> {
@@ -69,7 +83,11 @@ impl Serving {
     }
 
     /// Refuses the request of a caller with another home map, and returns this agent's.
-    pub(super) async fn refuse_map(mut self, own: Arc<HomeMap>) {
+    pub(super) async fn refuse_map(mut self) {
+        let own = match self.inner.attached() {
+            Ok(attached) => attached.cluster.map(),
+            Err(fault) => return self.refuse(fault).await,
+        };
         self.answered = true;
         self.inner.sessions.refuse(self.from, self.header.id);
         let header = ReplyHeader { id: self.header.id, carriage: Carriage::Beside };

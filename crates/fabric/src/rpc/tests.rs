@@ -4,7 +4,7 @@ mod maps;
 use super::*;
 use crate::conformance::{A, Agent, B, Network, cluster, patterned, wait};
 use crate::socket::tests::SocketNetwork;
-use crate::{Carried, FabricLayer, SendFuture, ServeFuture, Service, Target};
+use crate::{Carried, FabricLayer, RequestContext, SendFuture, ServeFuture, Service, Target};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{AdminReply, AdminRequest};
 use tameike_core::wire::codec::encode;
 use tameike_core::wire::unit::{Backing, UnitReply, UnitRequest};
-use tameike_core::{Generation, HomeId, InodeId, UnitId, View};
+use tameike_core::{Generation, InodeId, UnitId, View};
 
 const INODE: InodeId = InodeId(77);
 
@@ -63,8 +63,7 @@ struct MemoryService(Arc<Memory>, Arc<Cluster>);
 impl Service for MemoryService {
     fn serve(
         &self,
-        from: NodeId,
-        _home: Option<HomeId>,
+        RequestContext { from, .. }: RequestContext,
         request: Request,
         payload: Option<Payload>,
         _target: Target,
@@ -215,9 +214,15 @@ fn a_request_that_cannot_be_decoded_or_served_returns_a_fault() {
     let mut ask = |request: &[u8]| {
         sequence += 1;
         let id = CallId { epoch: 1, slot: 0, sequence };
-        let mut body =
-            encode(&RequestHeader { id, source: None, target: None, places: false, scope: Scope::Node })
-                .expect("small");
+        let mut body = encode(&RequestHeader {
+            id,
+            source: None,
+            target: None,
+            places: false,
+            scope: Scope::Node,
+            number: None,
+        })
+        .expect("small");
         body.extend(request);
         wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, None)).expect("b is reachable");
         let incoming = a.next();

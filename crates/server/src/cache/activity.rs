@@ -51,7 +51,8 @@ impl Activity {
             | Request::Lock(_)
             | Request::Pack(_)
             | Request::Region(_)
-            | Request::Replica(_) => true,
+            | Request::Replica(_)
+            | Request::Reclaim(_) => true,
             Request::Unit(request) => matches!(
                 request,
                 UnitRequest::Flush { .. }

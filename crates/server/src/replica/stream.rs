@@ -209,6 +209,15 @@ impl Replicas {
         }
     }
 
+    /// The homes that this node serves, each with a backup whose copy has other records.
+    pub fn differing(&self) -> Vec<(HomeId, NodeId)> {
+        let streams = self.streams.lock();
+        let of_home = |(&home, stream): (&HomeId, &Stream)| {
+            stream.differing.iter().map(|&backup| (home, backup)).collect::<Vec<_>>()
+        };
+        streams.homes.iter().flat_map(of_home).collect()
+    }
+
     /// Sends what a backup lacks in one message. `sent` is how much of a large record it has got before; returns how much it has then.
     async fn send_batch(&self, backup: NodeId, appended: &Arc<Event>, sent: Option<(HomeId, usize)>) -> Sent {
         let map = self.parts.cluster.map();

@@ -18,8 +18,8 @@ use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_fabric::{Carried, PeerEvent, Rpc, Service, Target};
+use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_fabric::{Carried, PeerEvent, RequestContext, Rpc, Service, Target};
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_server::holders::CacheTable;
 
@@ -171,8 +171,7 @@ impl Dispatcher {
 impl Service for Dispatcher {
     fn serve(
         &self,
-        from: NodeId,
-        _: Option<HomeId>,
+        RequestContext { from, .. }: RequestContext,
         request: Request,
         _: Option<Payload>,
         _: Target,

@@ -9,8 +9,8 @@ use tameike_agent::Node;
 use tameike_core::wire::client::ClientReply;
 use tameike_core::wire::unit::{SPACE_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, HomeId, NodeId};
-use tameike_fabric::{Carried, PeerEvent, Service, Target};
+use tameike_core::{Errno, NodeId, Result};
+use tameike_fabric::{Carried, PeerEvent, RequestContext, Service, Target};
 use tameike_io::{Payload, Pool};
 
 /// Forwards requests of the network to a node.
@@ -40,10 +40,14 @@ impl Attached {
 }
 
 impl Service for Attached {
+    fn admit(&self, context: &RequestContext, request: &Request) -> Option<BoxFuture<'static, Result<()>>> {
+        let node = self.node.lock().clone();
+        node?.admit(context, request)
+    }
+
     fn serve(
         &self,
-        from: NodeId,
-        home: Option<HomeId>,
+        context: RequestContext,
         request: Request,
         payload: Option<Payload>,
         target: Target,
@@ -58,9 +62,9 @@ impl Service for Attached {
         }
         match node {
             Some(node) if self.canary == Some(Canary::WaitingFrame) => {
-                Box::pin(serve_until_there_is_room(node, (from, home), request, payload, target))
+                Box::pin(serve_until_there_is_room(node, context, request, payload, target))
             }
-            Some(node) => node.serve(from, home, request, payload, target),
+            Some(node) => node.serve(context, request, payload, target),
             None => Box::pin(ready((Reply::Fault(Errno::EAGAIN.into()), Carried::Nothing))),
         }
     }
@@ -77,23 +81,23 @@ impl Service for Attached {
 /// The injected bug [`Canary::WaitingFrame`]: retries a write to a cached file, and keeps its frame while the node frees space.
 async fn serve_until_there_is_room(
     node: Arc<Node>,
-    (from, home): (NodeId, Option<HomeId>),
+    context: RequestContext,
     request: Request,
     payload: Option<Payload>,
     target: Target,
 ) -> (Reply, Carried) {
     let Request::Unit(UnitRequest::Write { unit, .. }) = request else {
-        return node.serve(from, home, request, payload, target).await;
+        return node.serve(context, request, payload, target).await;
     };
     let mut attempt = 0;
     loop {
-        let (reply, carried) = node.serve(from, home, request.clone(), payload.clone(), Target::Any).await;
+        let (reply, carried) = node.serve(context, request.clone(), payload.clone(), Target::Any).await;
         let is_full = matches!(&reply, Reply::Fault(fault) if fault.errno == Errno::ENOSPC);
         if !is_full || !unit.inode.is_cached() || attempt == SPACE_ATTEMPTS_MAX {
             return (reply, carried);
         }
         let room = Request::Unit(UnitRequest::WaitForSpace { attempt });
-        match node.serve(from, home, room, None, Target::Any).await {
+        match node.serve(context, room, None, Target::Any).await {
             (Reply::Fault(fault), carried) => return (Reply::Fault(fault), carried),
             _ => attempt += 1,
         }

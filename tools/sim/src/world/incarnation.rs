@@ -15,9 +15,9 @@ use std::time::Duration;
 use tameike_agent::assembly::{self, Parts, StoreParts};
 use tameike_agent::{LocalFiles, MEMORY_MIN, Memory, ProcessState};
 use tameike_core::{Cluster, Fault, NodeId, Result, View};
-use tameike_fabric::Rpc;
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::SimulatedConfig;
+use tameike_fabric::{MapLease, Rpc};
 use tameike_io::{Frame, Pool, Runtime};
 use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
@@ -77,6 +77,7 @@ impl World {
         let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
         let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
         let cluster = self.new_cluster()?;
+        let lease = MapLease::unlimited(runtime.clock.clone());
         rpc.attach(attached.clone(), cluster.clone());
         let rpc = self.wrapped(Arc::new(rpc));
         let shared = self.tree.mounted_by(id);
@@ -86,6 +87,7 @@ impl World {
             cluster: cluster.clone(),
             runtime,
             memory: &memory,
+            lease: lease.clone(),
             rpc: rpc.clone(),
             fabric,
             store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),

@@ -3,7 +3,6 @@
 use super::*;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use tameike_core::HomeId;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::call::{ExtentLocation, Run};
 use tameike_io::disk::{DiskMemory, FreeClock};
@@ -61,8 +60,7 @@ struct DeviceService(Arc<DeviceServer>);
 impl Service for DeviceService {
     fn serve(
         &self,
-        _from: NodeId,
-        _home: Option<HomeId>,
+        _context: RequestContext,
         _request: Request,
         _payload: Option<Payload>,
         target: Target,

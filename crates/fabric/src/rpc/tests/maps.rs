@@ -119,6 +119,7 @@ fn a_refused_request_that_arrives_again_is_refused_again() {
         target: None,
         places: false,
         scope: Scope::Home(HOME, newer.epoch),
+        number: None,
     };
     let ask = || {
         let body = encode(&(header, count(1))).expect("small");

@@ -118,7 +118,8 @@ impl Net {
             | Request::Client(_)
             | Request::Lock(_)
             | Request::Pack(_)
-            | Request::Region(_) => {
+            | Request::Region(_)
+            | Request::Reclaim(_) => {
                 return Err(Errno::ENOSYS.into());
             }
         })

@@ -174,7 +174,7 @@ fn nothing_is_acknowledged_before_the_backup_has_it() {
         let write = client.write(b"a", 0, &[3; 100]);
         let change = async {
             bed.machine.runtime().sleep(Duration::from_secs(5)).await;
-            assert!(bed.cluster.replace_map(bed.cluster.map().without_backup(backup)));
+            assert!(bed.cluster.replace_map(bed.cluster.map().excluding(backup)));
         };
         futures_util::future::join(write, change).await.0
     });

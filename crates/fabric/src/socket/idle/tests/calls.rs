@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::rpc::RpcNode;
-use crate::{Carried, Rpc, ServeFuture, Service, Target};
+use crate::{Carried, RequestContext, Rpc, ServeFuture, Service, Target};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
+use tameike_core::InodeId;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{HomeId, InodeId};
 use tameike_io::Runtime;
 
 const NODES: u32 = 6;
@@ -35,8 +35,7 @@ struct AnswerService(Arc<Answerer>);
 impl Service for AnswerService {
     fn serve(
         &self,
-        from: NodeId,
-        _: Option<HomeId>,
+        RequestContext { from, .. }: RequestContext,
         request: Request,
         _: Option<Payload>,
         _: Target,

@@ -1,0 +1,29 @@
+//! Messages between the authority of the home map, in the driver, and an agent of a job with replicas.
+
+use serde::{Deserialize, Serialize};
+use tameike_core::{HomeId, HomeMap, MapEpoch, NodeId};
+
+/// A message of the authority, which grants a lease of [`tameike_core::limits::MAP_LEASE`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseMessage {
+    /// Its number among the messages to this agent, from 1.
+    pub number: u64,
+    /// Number of the last answer that the authority has received. The lease counts from when the agent sent that answer. `None` grants
+    /// no lease.
+    pub acknowledged: Option<u64>,
+    /// The home map, if the agent has not confirmed that it has it.
+    pub map: Option<HomeMap>,
+}
+
+/// The answer to a [`LeaseMessage`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAnswer {
+    /// The number of the message.
+    pub number: u64,
+    /// The epoch of the agent's home map.
+    pub epoch: MapEpoch,
+    /// Nodes that the agent cannot reach.
+    pub unreachable: Vec<NodeId>,
+    /// Homes that the agent serves, each with a backup whose copy has other records.
+    pub differing: Vec<(HomeId, NodeId)>,
+}

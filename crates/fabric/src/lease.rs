@@ -1,0 +1,119 @@
+//! The lease that the authority of the home map grants to a node of a job with replicas.
+//!
+//! Only with a lease does a node serve homes, and use what homes have leased to its programs. The authority changes the map only after the
+//! lease of the node that loses a home has ended. So two nodes never serve a home at the same time.
+//!
+//! The authority numbers its messages to a node, and the node answers each. A message acknowledges an earlier answer, and so grants a lease:
+//! the node counts it from when it sent that answer, and the authority from when it received it. A message that a stopped node reads late
+//! therefore grants nothing, and the clocks need only run at the same rate.
+
+use event_listener::Event;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tameike_core::limits::MAP_LEASE;
+use tameike_io::os::runtime::Clock;
+
+/// Answers whose time is kept until they are acknowledged.
+const ANSWERS_MAX: usize = 64;
+
+/// The lease of this node.
+pub struct MapLease {
+    clock: Arc<dyn Clock>,
+    /// Its end in nanoseconds of the monotonic clock; the largest number if it never ends.
+    until: AtomicU64,
+    /// When the latest answers were sent, by number.
+    answers: Mutex<BTreeMap<u64, Duration>>,
+    renewed: Event,
+}
+
+impl MapLease {
+    /// No lease yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::until(clock, 0)
+    }
+
+    /// A lease that never ends, for a job without replicas, whose map never changes.
+    pub fn unlimited(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::until(clock, u64::MAX)
+    }
+
+    fn until(clock: Arc<dyn Clock>, until: u64) -> Arc<Self> {
+        let (answers, renewed) = Default::default();
+        Arc::new(Self { clock, until: AtomicU64::new(until), answers, renewed })
+    }
+
+    /// Takes a message of the authority, which acknowledges an answer, and notes that the answer with this number is sent now.
+    pub fn renew(&self, number: u64, acknowledged: Option<u64>) {
+        let now = self.clock.monotonic();
+        let mut answers = self.answers.lock();
+        if let Some(sent) = acknowledged.and_then(|number| answers.get(&number).copied()) {
+            let until = u64::try_from((sent + MAP_LEASE).as_nanos()).unwrap_or(u64::MAX);
+            self.until.fetch_max(until, Ordering::AcqRel);
+        }
+        let kept = acknowledged.map_or_else(BTreeMap::new, |number| answers.split_off(&number));
+        *answers = kept;
+        answers.insert(number, now);
+        while answers.len() > ANSWERS_MAX {
+            answers.pop_first();
+        }
+        drop(answers);
+        self.renewed.notify(usize::MAX);
+    }
+
+    /// Whether the node has the lease now.
+    pub fn is_valid(&self) -> bool {
+        let until = self.until.load(Ordering::Acquire);
+        until == u64::MAX || self.clock.monotonic().as_nanos() < u128::from(until)
+    }
+
+    /// Waits until the node has the lease, or `changed` completes.
+    pub async fn wait_valid(&self, changed: impl Future<Output = ()> + Unpin) {
+        let mut changed = changed;
+        loop {
+            let renewed = self.renewed.listen();
+            if self.is_valid() {
+                return;
+            }
+            match futures_util::future::select(renewed, changed).await {
+                futures_util::future::Either::Left(((), rest)) => changed = rest,
+                futures_util::future::Either::Right(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tameike_io::os::simulated::Simulation;
+
+    #[test]
+    fn a_lease_counts_from_the_answer_that_is_acknowledged() {
+        let simulation = Simulation::new(1);
+        let runtime = simulation.runtime();
+        let lease = MapLease::new(runtime.clock.clone());
+        let rest = |time| simulation.run(runtime.sleep(time));
+        lease.renew(1, None);
+        assert!(!lease.is_valid(), "nothing is acknowledged");
+        rest(MAP_LEASE / 2);
+        lease.renew(2, Some(1));
+        assert!(lease.is_valid());
+        rest(MAP_LEASE / 2);
+        assert!(!lease.is_valid(), "it counts from the first answer");
+        // A stopped node reads messages late: they acknowledge old answers.
+        rest(10 * MAP_LEASE);
+        lease.renew(3, Some(2));
+        assert!(!lease.is_valid());
+        lease.renew(4, Some(3));
+        assert!(lease.is_valid());
+        lease.renew(5, Some(2));
+        assert!(lease.is_valid(), "an old message does not end the lease");
+        lease.renew(6, Some(99));
+        rest(MAP_LEASE);
+        assert!(!lease.is_valid(), "an answer that was never sent grants nothing");
+        assert!(MapLease::unlimited(runtime.clock).is_valid());
+    }
+}
