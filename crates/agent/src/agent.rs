@@ -257,7 +257,7 @@ impl AgentControl for Agent {
         let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone(), cluster.clone());
         pollster::block_on(assembly::greet(&self.rpc(), &cluster))?;
-        assembly::begin(&node, runtime, self.start.mode)?;
+        assembly::begin(&node, runtime, self.start.mode, &self.rpc())?;
         let views = node.views().clone();
         if self.node.set(node).is_err() || self.cluster.set(cluster).is_err() {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));

@@ -28,7 +28,9 @@ use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaServices};
 use tameike_server::region::{RegionParts, RegionService};
-use tameike_server::replica::{BackupService, Copies, CopiesParts, ReplicaParts, Replicas};
+use tameike_server::replica::{
+    BackupService, Copies, CopiesParts, ReplicaParts, Replicas, Takeover, TakeoverParts,
+};
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
 
@@ -132,6 +134,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let (replicas, copies) = replicas(parts, store)?;
     let replica_parts = replica_parts(parts);
     let backups = BackupService::new(replica_parts, store.ledger.clone(), store.extents.clone());
+    let backups = Arc::new(backups);
     let meta = MetaServices::open(MetaParts {
         runtime: runtime.clone(),
         cluster: cluster.clone(),
@@ -173,7 +176,21 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         node: parts.node,
         meta: meta.clone(),
     });
-    let locks = Arc::new(LockService::new(parts.node, cluster));
+    let locks = Arc::new(LockService::new(parts.node, cluster.clone()));
+    let takeover = replicas.as_ref().map(|replicas| {
+        Takeover::new(TakeoverParts {
+            runtime: parts.runtime.clone(),
+            cluster,
+            node: parts.node,
+            lease: parts.lease.clone(),
+            ledger: store.ledger.clone(),
+            replicas: replicas.clone(),
+            backups: backups.clone(),
+            meta: meta.clone(),
+            cache: cache.clone(),
+            locks: locks.clone(),
+        })
+    });
     let (ledger, extents, packing) = (store.ledger.clone(), store.extents.clone(), parts.packing.clone());
     Ok(Services {
         meta,
@@ -187,7 +204,8 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         activity,
         packing,
         replicas,
-        backups: Arc::new(backups),
+        backups,
+        takeover,
     })
 }
 
@@ -236,8 +254,10 @@ pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
     try_join_all(greet).await.map(drop)
 }
 
-/// Completes operations that an earlier incarnation of the node left, and starts background flushes. Call it once peers are reachable.
-pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) -> Result<()> {
+/// Completes operations that an earlier incarnation of the node left, starts background flushes, and follows the home map. Call it once peers
+/// are reachable.
+pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode, rpc: &Arc<dyn Rpc>) -> Result<()> {
+    node.follow_map(runtime, rpc);
     let Some(services) = node.services() else { return Ok(()) };
     let meta = services.meta.clone();
     runtime.spawn(async move { meta.recover().await });

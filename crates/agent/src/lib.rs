@@ -18,6 +18,7 @@ pub mod mounted;
 mod neighbours;
 mod node;
 mod packing;
+mod reclaim;
 mod ring;
 mod storage;
 mod views;

@@ -5,6 +5,7 @@ use crate::files::FILES_MAX;
 use crate::measure::Meter;
 use crate::neighbours::Neighbours;
 use crate::packing::PackService;
+use crate::reclaim::Reclaimer;
 use crate::views::Views;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -19,13 +20,13 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
 use tameike_fabric::{Carried, MapLease, PeerEvent, RequestContext, Service, Target};
-use tameike_io::{Payload, Slab};
+use tameike_io::{Payload, Runtime, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaServices;
 use tameike_server::region::RegionService;
-use tameike_server::replica::{BackupService, Replicas};
+use tameike_server::replica::{BackupService, Replicas, Takeover, is_served_by_primaries};
 use tameike_server::unit::UnitService;
 use tameike_store::{ExtentStore, Ledger};
 
@@ -58,6 +59,8 @@ pub struct Services {
     pub replicas: Option<Arc<Replicas>>,
     /// Copies of homes that other nodes serve.
     pub backups: Arc<BackupService>,
+    /// The homes that this node serves or takes over; `None` if they have no replicas.
+    pub takeover: Option<Arc<Takeover>>,
 }
 
 /// State of a node's process, for its status.
@@ -88,6 +91,7 @@ pub struct Node {
     views: Arc<Views>,
     peer_services: PeerServices,
     unreachable: Mutex<BTreeSet<NodeId>>,
+    reclaimer: Mutex<Option<Arc<Reclaimer>>>,
     /// Bytes sent to other nodes, or reported to them as extent locations.
     sent: Arc<AtomicU64>,
     process: fn() -> ProcessState,
@@ -103,7 +107,7 @@ impl Node {
         peer_services: PeerServices,
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
-        let (unreachable, sent) = Default::default();
+        let (unreachable, reclaimer, sent) = Default::default();
         Arc::new(Self {
             node,
             cluster,
@@ -113,6 +117,7 @@ impl Node {
             views,
             peer_services,
             unreachable,
+            reclaimer,
             sent,
             process,
         })
@@ -131,6 +136,15 @@ impl Node {
     /// Returns the network meter.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.peer_services.meter
+    }
+
+    /// Reclaims what programs of this node have open and locked, if homes move from now on.
+    pub(crate) fn follow_map(&self, runtime: &Runtime, rpc: &Arc<dyn Rpc>) {
+        if self.cluster.is_replicated() {
+            let (cluster, views) = (self.cluster.clone(), self.views.clone());
+            // Kept, since the watcher of the map does not keep it.
+            *self.reclaimer.lock() = Some(Reclaimer::start(runtime.clone(), cluster, rpc.clone(), views));
+        }
     }
 
     /// Takes a message of the authority of the home map.
@@ -314,6 +328,10 @@ fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Carri
 }
 
 impl Service for Node {
+    fn admit(&self, context: &RequestContext, request: &Request) -> Option<BoxFuture<'static, Result<()>>> {
+        self.services.as_ref()?.takeover.as_ref()?.admit(context.home, request)
+    }
+
     fn serve(
         &self,
         context: RequestContext,
@@ -344,21 +362,24 @@ impl Service for Node {
         let (locks, regions) = (services.locks.clone(), services.regions.clone());
         let packing = services.packing.clone();
         let (replicas, backups) = (services.replicas.clone(), services.backups.clone());
+        let (takeover, epoch) = (services.takeover.clone(), self.cluster.epoch());
+        let is_of_homes = is_served_by_primaries(&request);
         let is_logged = matches!(request, Request::Meta(_) | Request::Cache(_) | Request::Region(_));
         // A caller of this agent may drop its call when the primary has made a change and the backups have not.
         let changes_units = matches!(request, Request::Unit(_)) && !request.is_read_only();
         let runs_to_end = replicas.clone().filter(|_| from == self.node && changes_units);
+        let no_replicas = Fault::new(Errno::EPROTO, "the homes of this job have no replicas");
         let no_packer = Fault::new(Errno::EPROTO, format!("{} is not the packer", self.node));
         let served = async move {
             let answer = match request {
-                Request::Meta(request) => replied(meta.serve(from, home, request).await, Reply::Meta),
+                Request::Meta(request) => replied(meta.serve(context, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
                 Request::Pack(request) => match packing {
                     Some(packing) => replied(packing.serve(request).await, Reply::Pack),
                     None => (Reply::Fault(no_packer), Carried::Nothing),
                 },
                 Request::Region(request) => replied(regions.serve(from, request).await, Reply::Region),
-                Request::Cache(request) => replied(cache.serve(from, request).await, Reply::Cache),
+                Request::Cache(request) => replied(cache.serve(context, request).await, Reply::Cache),
                 Request::Replica(request) => {
                     replied(backups.serve(from, request, payload).await, Reply::Replica)
                 }
@@ -366,15 +387,21 @@ impl Service for Node {
                     Ok((reply, carried)) => (Reply::Unit(reply), carried),
                     Err(fault) => (Reply::Fault(fault), Carried::Nothing),
                 },
-                Request::Reclaim(_) => (Reply::Fault(Errno::EPROTO.into()), Carried::Nothing),
+                Request::Reclaim(request) => match &takeover {
+                    Some(takeover) => replied(takeover.reclaim(from, request), Reply::Reclaimed),
+                    None => (Reply::Fault(no_replicas), Carried::Nothing),
+                },
                 Request::Admin(_) | Request::Client(_) => unreachable!("served above"),
             };
             drop(foreground);
             // The reply may show, or acknowledge, changes that the backups do not have yet.
-            let confirmed = match replicas.filter(|_| is_logged) {
+            let mut confirmed = match replicas.filter(|_| is_logged) {
                 Some(replicas) => replicas.wait_for_backups(home).await,
                 None => Ok(()),
             };
+            if let (Some(takeover), true, true) = (takeover, is_of_homes, confirmed.is_ok()) {
+                confirmed = takeover.confirm(home, epoch).await;
+            }
             count(&answer.1);
             confirmed.map_or_else(|fault| (Reply::Fault(fault), Carried::Nothing), |()| answer)
         };

@@ -29,7 +29,7 @@ pub struct NodeInfo {
 }
 
 /// Number of a home map: each change of the map of a job raises it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MapEpoch(pub u64);
 
 /// Assignment of homes to nodes.

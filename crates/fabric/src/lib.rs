@@ -27,7 +27,7 @@ pub use time_limit::TimeLimitedCalls;
 use futures_util::future::{BoxFuture, join_all};
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_core::wire::call::{CallNumber, ExtentLocation};
+use tameike_core::wire::call::{ExtentLocation, NumberedCall};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, HomeId, HomeMap, MapEpoch, NodeId, Result};
 use tameike_io::disk::HostDevice;
@@ -313,15 +313,6 @@ impl Carried {
 
 /// The reply to a request, and its payload.
 pub type ServeFuture = BoxFuture<'static, (Reply, Carried)>;
-
-/// A call that changes a home with replicas, as its callee sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NumberedCall {
-    /// Node and incarnation of the caller.
-    pub caller: (NodeId, u64),
-    /// Its number at the caller.
-    pub number: CallNumber,
-}
 
 /// Origin and address of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

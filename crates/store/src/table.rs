@@ -84,7 +84,7 @@ pub(crate) mod memory;
 ///
 /// Names and inodes are in the table of their home ([`HomeTable`]): before these prefixes, their keys have [`prefix::HOME`] and the home.
 pub mod prefix {
-    /// Records of names and inodes of a home: home (2 bytes), then a key of one of the kinds up to [`TREE_LOCK`].
+    /// Records of names and inodes of a home: home (2 bytes), then a key of one of the kinds up to [`CALLS_FINISHED`].
     pub const HOME: u8 = b'h';
     /// State of the home's names. Value: `meta::record::ShardRecord`.
     pub const SHARD: u8 = b'm';
@@ -112,6 +112,11 @@ pub mod prefix {
     pub const FINISHED: u8 = b'f';
     /// The lock of the tree's shape. Value: `OperationId` of its holder.
     pub const TREE_LOCK: u8 = b'l';
+    /// Results of calls that may be repeated at another primary: node (4) and incarnation (8) of the caller, number (8).
+    /// Value: `meta::record::CallRecord`.
+    pub const CALL: u8 = b'a';
+    /// Number of the first call of a caller that may not have ended: node (4), incarnation (8). Value: the number.
+    pub const CALLS_FINISHED: u8 = b'g';
     /// Last log record of a home that has replicas: home (2). Value: its number (8) and chain (4), big-endian.
     pub const LAST_RECORD: u8 = b'r';
     /// Unit records (the extent index): inode number, unit.

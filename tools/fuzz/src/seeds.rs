@@ -110,7 +110,7 @@ fn created(dir: InodeId, name: &str, kind: FileKind, inode_counter: u64) -> LogC
     let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
     let entry = EntryName { dir, name: name.as_bytes().to_vec() };
     let command = Command::Create { entry, new, exclusive: true, opener: None, sharded: false, now: NOW };
-    LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new() }
+    LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new(), call: None }
 }
 
 /// A short history of the metadata state machine.

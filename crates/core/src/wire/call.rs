@@ -5,7 +5,7 @@
 //! call of each slot. A new call in a slot shows that the previous reply has arrived or is no longer needed.
 
 use crate::homes::MapEpoch;
-use crate::ids::HomeId;
+use crate::ids::{HomeId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Largest number of calls in flight from one agent to another.
@@ -61,6 +61,17 @@ pub struct CallNumber {
     pub number: u64,
     /// All calls of the caller with smaller numbers have ended: their results are not needed any more.
     pub finished: u64,
+}
+
+/// A numbered call as its callee sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedCall {
+    /// The node of the caller.
+    pub node: NodeId,
+    /// Its incarnation, as in [`CallId::epoch`].
+    pub incarnation: u64,
+    /// Its number at the caller.
+    pub number: CallNumber,
 }
 
 /// Header of a request.

@@ -582,7 +582,7 @@ fn requests_to_agents() {
         (AdminRequest::MostRequested { count: 300 }, "05ac02"),
         (
             AdminRequest::Map(map()),
-            "060110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c80100",
+            "060110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c8010000",
         ),
     ]);
 }

@@ -27,8 +27,8 @@ mod sessions;
 mod tests;
 
 use super::{
-    Answer, CallFuture, Destination, Fabric, Incoming, Lane, NumberedCall, PeerEvent, Receiver,
-    RequestContext, Rpc, Service,
+    Answer, CallFuture, Destination, Fabric, Incoming, Lane, PeerEvent, Receiver, RequestContext, Rpc,
+    Service,
 };
 use calls::{Call, Calls};
 use event_listener::Event;
@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_core::wire::admin::AdminRequest;
 use tameike_core::wire::call::{
-    CallId, CallNumber, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Scope,
+    CallId, CallNumber, Carriage, ExtentLocation, NumberedCall, ReplyHeader, RequestHeader, Scope,
 };
 use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
@@ -327,7 +327,7 @@ impl Inner {
         into: &mut Option<Frame>,
     ) -> Result<Answer> {
         let from = self.fabric.local();
-        let call = number.map(|number| NumberedCall { caller: (from, self.calls.epoch()), number });
+        let call = number.map(|number| NumberedCall { node: from, incarnation: self.calls.epoch(), number });
         let context = RequestContext { from, home: scope.home(), call };
         if let Some(admitted) = self.attached()?.service.admit(&context, request) {
             admitted.await?;

@@ -1,9 +1,9 @@
 //! Server side of a call: fetch the payload, run the service, reply.
 
 use super::Inner;
-use crate::{Carried, GrantId, Lane, NumberedCall, RequestContext, Target};
+use crate::{Carried, GrantId, Lane, RequestContext, Target};
 use std::sync::Arc;
-use tameike_core::wire::call::{CallId, Carriage, ReplyHeader, RequestHeader};
+use tameike_core::wire::call::{CallId, Carriage, NumberedCall, ReplyHeader, RequestHeader};
 use tameike_core::wire::codec::encode;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -61,7 +61,8 @@ impl Serving {
 
     fn context(&self) -> RequestContext {
         let (from, header) = (self.from, &self.header);
-        let call = header.number.map(|number| NumberedCall { caller: (from, header.id.epoch), number });
+        let call =
+            header.number.map(|number| NumberedCall { node: from, incarnation: header.id.epoch, number });
         RequestContext { from, home: header.scope.home(), call }
     }
 

@@ -11,9 +11,11 @@ use crate::unit::digest::unit_count;
 use std::sync::Arc;
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::cache::{CacheReply, CacheState, Stamp, Writing};
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::holders::{Holder, HolderOutcome};
+use tameike_core::wire::reclaim::OpenFile;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
+use tameike_core::{Errno, Fault, Generation, HomeId, InodeId, NodeId, Result, Timestamp};
 
 /// The state of a file that the job does not know.
 const UNKNOWN: CacheState =
@@ -53,11 +55,47 @@ impl Coordinator {
         Self { base, removals, resizer, holders }
     }
 
-    /// Takes over the files of an earlier incarnation. Each gets a new generation: the journal may lack its last ones.
+    /// A generation that no file had at an earlier coordinator.
+    fn fresh_generation(&self) -> Generation {
+        fresh_generation(&self.base.runtime, self.base.homes.epoch())
+    }
+
+    /// Takes over the files of an earlier incarnation.
     pub(super) fn recover(&self) -> Result<()> {
-        let Base { runtime, journal, queue, .. } = &self.base;
-        let fresh = fresh_generation(runtime);
+        self.take_over_records(|_| true)
+    }
+
+    /// Takes over the files of a home from another coordinator, with those that nodes have open.
+    pub(super) fn take_over(&self, home: HomeId, open: &[(NodeId, OpenFile)]) -> Result<()> {
+        self.take_over_records(|inode| self.base.homes.of_record(inode) == home)?;
+        open.iter().try_for_each(|(node, file)| self.reopen(*node, file))
+    }
+
+    /// Notes that a node has had a file open since another node coordinated it.
+    pub(super) fn reopen(&self, node: NodeId, OpenFile { inode, path, stamp }: &OpenFile) -> Result<()> {
+        let record = || Record::new(path, *stamp, self.fresh_generation());
+        let file = self.base.files.get_or_insert(*inode, record)?;
+        let mut state = file.state();
+        state.openers.insert(node);
+        state.may_be_written_late = true;
+        Ok(())
+    }
+
+    /// Forgets the files of a home that another node coordinates now.
+    pub(super) fn leave(&self, home: HomeId) {
+        let is_left = |inode| self.base.homes.of_record(inode) == home;
+        self.base.queue.forget(is_left);
+        self.base.files.forget(is_left);
+    }
+
+    /// Gives a new generation to each file of which the journal has a record: it may lack the last ones.
+    fn take_over_records(&self, is_meant: impl Fn(InodeId) -> bool) -> Result<()> {
+        let Base { journal, queue, .. } = &self.base;
+        let fresh = self.fresh_generation();
         journal.for_each(|inode, before| {
+            if !is_meant(inode) {
+                return Ok(());
+            }
             let generation = fresh.max(before.generation.next());
             let record = Record { generation, ..before.clone() };
             journal.put(inode, Some(&before), &record)?;
@@ -115,7 +153,7 @@ impl Coordinator {
 
     /// The file with this stamp, known or new, after pending truncates and changes of space are finished.
     async fn contact(&self, inode: InodeId, report: Report<'_>) -> Result<Arc<File>> {
-        let record = || Record::new(report.path, report.stamp, fresh_generation(&self.base.runtime));
+        let record = || Record::new(report.path, report.stamp, self.fresh_generation());
         let file = self.base.files.get_or_insert(inode, record)?;
         self.restart_reused(&file, report).await?;
         if file.state().record.removed {
@@ -334,10 +372,14 @@ impl Coordinator {
         inode: InodeId,
         length: u64,
         now: Timestamp,
+        call: Option<NumberedCall>,
     ) -> Result<(u64, CacheState)> {
         let (reserved, removed, is_extended) =
             self.base.files.update(&*self.base.files.opened(inode)?, |state| {
                 let record = &mut state.record;
+                if let Some(offset) = record.appended_at(call) {
+                    return (Ok((offset, record.state(None))), record.removed, false);
+                }
                 let offset = record.size;
                 let size = offset.checked_add(length).filter(|&size| size <= FILE_SIZE_MAX);
                 let Some(size) = size else { return (Err(Errno::EFBIG.into()), record.removed, false) };
@@ -347,6 +389,7 @@ impl Coordinator {
                     record.reach = unit_count(size).next_power_of_two();
                 }
                 (record.size, record.mtime) = (size, now);
+                record.keep_append(call, offset);
                 if !record.removed {
                     // As in `dirty`.
                     (record.dirty, record.journaled) = (true, true);

@@ -42,6 +42,11 @@ impl DirtyQueue {
         Self { runtime, waits: Mutex::default(), changed: Arc::default() }
     }
 
+    /// Removes files that another node coordinates now.
+    pub(super) fn forget(&self, is_left: impl Fn(InodeId) -> bool) {
+        self.waits.lock().retain(|inode, _| !is_left(*inode));
+    }
+
     /// Adds a file, to be flushed at once.
     pub(super) fn add(&self, inode: InodeId) {
         let is_new = self.waits.lock().insert(inode, Wait::default()).is_none();

@@ -7,8 +7,9 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tameike_core::wire::cache::Stamp;
-use tameike_core::{Errno, Fault, Generation, InodeId, NodeId, Result, Timestamp};
+use tameike_core::{Errno, Fault, Generation, InodeId, MapEpoch, NodeId, Result, Timestamp};
 
 /// Files kept in memory without being in use.
 const IDLE_FILES_MAX: usize = 64 << 10;
@@ -174,6 +175,11 @@ impl Generations {
         }
     }
 
+    fn forget(&mut self, is_left: impl Fn(InodeId) -> bool) {
+        self.by_inode.retain(|inode, _| !is_left(*inode));
+        self.order.retain(|inode| !is_left(*inode));
+    }
+
     fn take(&mut self, inode: InodeId, stamp: &Stamp) -> Option<Generation> {
         let (digest, generation) = self.by_inode.remove(&inode)?;
         (digest == stamp.digest()).then_some(generation)
@@ -233,6 +239,9 @@ pub(super) struct FileTable {
     known: Mutex<Known>,
     paths: Arc<Paths>,
 }
+
+/// Largest difference between the clocks of two nodes.
+const SKEW_MAX: Duration = Duration::from_secs(3600);
 
 const MOST: (usize, usize) = (IDLE_FILES_MAX, GENERATIONS_MAX);
 
@@ -304,16 +313,28 @@ impl FileTable {
         inodes.iter().filter_map(|inode| known.by_inode.get(inode).cloned()).collect()
     }
 
+    /// Forgets files that another node coordinates now.
+    pub(super) fn forget(&self, is_left: impl Fn(InodeId) -> bool) {
+        let mut known = self.known.lock();
+        let left: Vec<_> = known.by_inode.extract_if(.., |inode, _| is_left(*inode)).collect();
+        known.order.retain(|inode| !is_left(*inode));
+        known.generations.forget(is_left);
+        drop(known);
+        drop(left);
+    }
+
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.known.lock().by_inode.len()
     }
 }
 
-/// A generation that no content had in an earlier incarnation of this agent.
-pub(super) fn fresh_generation(runtime: &tameike_io::Runtime) -> Generation {
+/// A generation that no content had in an earlier incarnation of this agent, nor at an earlier coordinator of the file. Each map adds
+/// [`SKEW_MAX`], by which the clocks of two coordinators may differ.
+pub(super) fn fresh_generation(runtime: &tameike_io::Runtime, epoch: MapEpoch) -> Generation {
     let now = runtime.now();
-    Generation(now.seconds.max(0) as u64 * 1_000_000 + u64::from(now.nanoseconds / 1000))
+    let micros = now.seconds.max(0) as u64 * 1_000_000 + u64::from(now.nanoseconds / 1000);
+    Generation(micros + epoch.0.saturating_mul(SKEW_MAX.as_micros() as u64))
 }
 
 #[cfg(test)]

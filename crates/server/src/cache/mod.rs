@@ -50,8 +50,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Cluster, InodeId, NodeId, Result, View};
-use tameike_fabric::Rpc;
+use tameike_core::wire::reclaim::OpenFile;
+use tameike_core::{Cluster, HomeId, InodeId, NodeId, Result, View};
+use tameike_fabric::{RequestContext, Rpc};
 use tameike_io::Runtime;
 use tameike_io::shared::SharedFs;
 use tameike_store::{ExtentStore, Ledger};
@@ -123,6 +124,27 @@ impl CacheService {
         background::start(&self.flusher);
     }
 
+    /// Coordinates the files of a home that another node has coordinated until now. Nodes have these files open.
+    ///
+    /// # Errors
+    /// Those of the ledger; `EREMCHG` if this node does not serve the home any more.
+    pub fn take_over(&self, home: HomeId, open: &[(NodeId, OpenFile)]) -> Result<()> {
+        self.coordinator.take_over(home, open)
+    }
+
+    /// Notes that a node has had a file open since another node coordinated it.
+    ///
+    /// # Errors
+    /// Those of the ledger.
+    pub fn reopen(&self, node: NodeId, file: &OpenFile) -> Result<()> {
+        self.coordinator.reopen(node, file)
+    }
+
+    /// Forgets the files of a home that another node coordinates now.
+    pub fn leave(&self, home: HomeId) {
+        self.coordinator.leave(home);
+    }
+
     /// Marks the files that programs were writing when the job failed.
     pub fn mark_interrupted_writers(&self) -> Result<()> {
         self.coordinator.mark_interrupted_writers()
@@ -132,7 +154,8 @@ impl CacheService {
     ///
     /// # Errors
     /// `ESTALE` for a file that was never opened here, and the errors of ledger, agents and shared file system.
-    pub async fn serve(&self, from: NodeId, request: CacheRequest) -> Result<CacheReply> {
+    pub async fn serve(&self, context: RequestContext, request: CacheRequest) -> Result<CacheReply> {
+        let RequestContext { from, call, .. } = context;
         self.base.journal.wait_for_space().await?;
         if changes_name(&request) {
             self.base.locator.note_name_change();
@@ -162,7 +185,7 @@ impl CacheService {
                 CacheReply::State(resizer.change_space(inode, (change, start..end), grows, now).await?)
             }
             CacheRequest::Reserve { inode, length, now } => {
-                let (offset, state) = coordinator.reserve(inode, length, now).await?;
+                let (offset, state) = coordinator.reserve(inode, length, now, call).await?;
                 CacheReply::Reserved { offset, state }
             }
             CacheRequest::Truncate { inode, size, now } => {
@@ -214,7 +237,7 @@ impl CacheService {
 
     /// Serves a request of this agent itself.
     pub async fn serve_own(&self, request: CacheRequest) -> Result<CacheReply> {
-        self.serve(self.rpc.local(), request).await
+        self.serve(RequestContext::of_node(self.rpc.local()), request).await
     }
 
     /// The path of a file below the shared directory, as far as this coordinator knows; empty otherwise.

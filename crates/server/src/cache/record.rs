@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::receipt::{FileOutcome, FileReceipt};
 use tameike_core::wire::cache::{CacheState, Stamp};
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{SpaceChange, UnitDigest};
 use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, NodeId, Result, Timestamp};
@@ -77,7 +78,12 @@ pub(super) struct Record {
     /// The count of units, from the first, that programs may have written or that a truncate removed. No home has bytes of later units that
     /// the shared file lacks.
     pub reach: u64,
+    /// Offsets of appends whose calls may be repeated at another coordinator.
+    pub appends: Vec<(NumberedCall, u64)>,
 }
+
+/// Appends that a record keeps, at most: more than calls that one caller has in flight.
+const APPENDS_MAX: usize = 256;
 
 impl Record {
     pub(super) fn new(path: &[u8], stamp: Stamp, generation: Generation) -> Self {
@@ -108,6 +114,29 @@ impl Record {
     pub(super) fn set_writer(&mut self, node: NodeId, writes: bool) {
         self.writers.retain(|writer| *writer != node);
         self.writers.extend(writes.then_some(node));
+    }
+
+    /// The offset that a call has reserved for its append before, perhaps at another coordinator.
+    pub(super) fn appended_at(&self, call: Option<NumberedCall>) -> Option<u64> {
+        let call = call?;
+        let is_same = |of: &NumberedCall| {
+            (of.node, of.incarnation, of.number.number) == (call.node, call.incarnation, call.number.number)
+        };
+        self.appends.iter().find(|(of, _)| is_same(of)).map(|(_, offset)| *offset)
+    }
+
+    /// Keeps the offset of an append until its caller has ended the call.
+    pub(super) fn keep_append(&mut self, call: Option<NumberedCall>, offset: u64) {
+        let Some(call) = call else { return };
+        let is_ended = |of: &NumberedCall| {
+            (of.node, of.incarnation) == (call.node, call.incarnation)
+                && of.number.number < call.number.finished
+        };
+        self.appends.retain(|(of, _)| !is_ended(of));
+        if self.appends.len() == APPENDS_MAX {
+            self.appends.remove(0);
+        }
+        self.appends.push((call, offset));
     }
 
     /// Prepares the removal of units at the end of the file, or of all: covers them by `reach`.

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, HomeMap, InodeId, Layout, MapEpoch, NodeId, Result, UnitId};
+use tameike_core::{
+    Cluster, Errno, Fault, HomeId, HomeMap, InodeId, Layout, MapEpoch, NodeId, Result, UnitId,
+};
 use tameike_fabric::{Destination, Rpc, join_calls, under_one_map};
 use tameike_store::Ledger;
 
@@ -25,6 +27,11 @@ impl UnitHomes {
     /// The epoch of the current home map. Nodes that are chosen under it are asked under it, or chosen again.
     pub(super) fn epoch(&self) -> MapEpoch {
         self.cluster.epoch()
+    }
+
+    /// The home whose primary coordinates a file.
+    pub(super) fn of_record(&self, inode: InodeId) -> HomeId {
+        self.cluster.inode_home(inode)
     }
 
     /// All nodes that hold units.

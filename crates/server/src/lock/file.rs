@@ -86,6 +86,11 @@ impl<W> FileLocks<W> {
         (gone, self.grant())
     }
 
+    /// Returns the blocked requests.
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = W> {
+        self.waiting.into_iter().map(|waiter| waiter.wake)
+    }
+
     /// Returns true if the limit of locks and requests is reached.
     pub(super) fn is_full(&self) -> bool {
         // A change of kind in the middle of a lock splits it in three.

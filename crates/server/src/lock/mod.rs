@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tameike_core::limits::LOCKS_PER_FILE_MAX;
 use tameike_core::wire::lock::{FileLock, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
-use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, HomeId, InodeId, NodeId, Result};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
 /// Maximum number of cancelled requests to remember per node. There is one for each time at which the client could not reach this node.
@@ -53,7 +53,7 @@ impl LockService {
     ///
     /// # Errors
     /// `EAGAIN` if a lock conflicts with a request that does not wait; `ENOLCK` if the file has too many locks; `EINTR` and `EDEADLK` if
-    /// the wait was ended; `EPROTO` if this is not the inode's home, or the owner is not on the requesting node.
+    /// the wait was ended; `EREMCHG` if this node does not serve the inode's home; `EPROTO` if the owner is not on the requesting node.
     pub async fn serve(&self, from: NodeId, request: LockRequest) -> Result<LockReply> {
         match request {
             LockRequest::Test { inode, lock } => {
@@ -106,8 +106,38 @@ impl LockService {
         }
     }
 
+    /// Takes locks again that nodes hold at homes which another node has served until now. Returns those that conflict with others.
+    pub fn reclaim(&self, locks: Vec<(InodeId, FileLock)>) -> Vec<(InodeId, FileLock)> {
+        let mut lost = Vec::new();
+        for (inode, lock) in locks {
+            self.change(inode, |file, _| match file.try_take(lock).filter(|_| !file.is_full()) {
+                Some(granted) => (granted, Vec::new()),
+                None => {
+                    lost.push((inode, lock));
+                    (Vec::new(), Vec::new())
+                }
+            });
+        }
+        lost
+    }
+
+    /// Drops the locks of a home that another node serves now. Requests that wait fail with `EREMCHG`.
+    pub fn leave(&self, home: HomeId) {
+        let left: Vec<_> = {
+            let mut state = self.state.lock();
+            let is_left = |inode: &InodeId, _: &mut FileLocks<Wake>| self.cluster.inode_home(*inode) == home;
+            state.files.extract_if(.., is_left).map(|(_, file)| file).collect()
+        };
+        let waiting = left.into_iter().flat_map(FileLocks::into_waiting);
+        waiting.for_each(|wake| wake.resolve(Err(Errno::EREMCHG.into())));
+    }
+
     fn check(&self, inode: InodeId, from: NodeId, owner: LockOwner) -> Result<()> {
-        if self.cluster.primary(self.cluster.inode_home(inode)) == self.node && owner.node == from {
+        if self.cluster.primary(self.cluster.inode_home(inode)) != self.node {
+            let problem = format!("{} does not serve the home of {inode}", self.node);
+            return Err(Fault::new(Errno::EREMCHG, problem));
+        }
+        if owner.node == from {
             return Ok(());
         }
         let problem =

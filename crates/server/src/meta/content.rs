@@ -4,6 +4,7 @@ use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::limits::INLINE_SIZE_MAX;
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{
@@ -16,14 +17,19 @@ use tameike_store::meta::record::{InodeRecord, Truncation};
 use tameike_store::meta::{Applied, LogCommand, Outcome, query as table};
 
 impl MetaService {
-    pub(super) async fn set_attr(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
+    pub(super) async fn set_attr(
+        &self,
+        inode: InodeId,
+        command: Command,
+        call: Option<NumberedCall>,
+    ) -> Result<MetaReply> {
         self.check_inode(inode)?;
         let Command::SetAttr { change, now, .. } = &command else { return Err(Errno::EINVAL.into()) };
         let (is_resize, sets_mtime, now) = (change.size.is_some(), change.mtime.is_some(), *now);
         if change.atime.is_some() {
             self.state.lock().sets_access_time(inode, now);
         }
-        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call };
         if is_resize {
             let _guard = self.contents.hold(inode).await;
             let applied = self.execute_or_spill(inode, &record).await?;
@@ -41,9 +47,14 @@ impl MetaService {
         Ok(reply)
     }
 
-    pub(super) async fn reserve(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
+    pub(super) async fn reserve(
+        &self,
+        inode: InodeId,
+        command: Command,
+        call: Option<NumberedCall>,
+    ) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call };
         let applied = match self.execute(&record) {
             Err(fault) if fault.errno == Errno::EFBIG => {
                 let _guard = self.contents.hold(inode).await;
@@ -73,7 +84,7 @@ impl MetaService {
         self.parts.ledger.wait_for_space().await?;
         let now = self.parts.runtime.now();
         // The size stays, so that this does not undo a concurrent truncation.
-        self.change_inode(Command::Commit { inode, end: 0, sparse: false, now })?;
+        self.change_inode(Command::Commit { inode, end: 0, sparse: false, now }, None)?;
         // No node has the new content in memory.
         self.parts.holders.removed(inode);
         let revoked = {

@@ -58,7 +58,13 @@ pub(super) struct Leases {
 impl Leases {
     /// `of_node` counts the records of all homes of the node.
     pub(super) fn new(of_node: Arc<AtomicUsize>) -> Self {
-        Self { of_node, ..Self::default() }
+        Self::after(of_node, Duration::ZERO)
+    }
+
+    /// As [`Self::new`], when directories may be cached until then that another node has served.
+    pub(super) fn after(of_node: Arc<AtomicUsize>, cached_until: Duration) -> Self {
+        let (records, order) = Default::default();
+        Self { records, of_node, order, unrecorded_until: cached_until }
     }
 
     /// Grants `node` the lease on the name of `inode` in `dir`, unless another node has it or the table is full.
@@ -174,6 +180,12 @@ impl Leases {
                 None => {}
             }
         }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        self.of_node.fetch_sub(self.records.len(), Ordering::Relaxed);
     }
 }
 

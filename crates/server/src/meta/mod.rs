@@ -15,6 +15,7 @@ mod operation;
 mod plan;
 mod query;
 mod recovery;
+mod repeated;
 mod revocation;
 mod services;
 mod sharding;
@@ -34,6 +35,7 @@ use state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
@@ -144,7 +146,12 @@ impl MetaService {
         }
     }
 
-    async fn serve(&self, from: NodeId, request: MetaRequest) -> Result<MetaReply> {
+    async fn serve(
+        &self,
+        from: NodeId,
+        call: Option<NumberedCall>,
+        request: MetaRequest,
+    ) -> Result<MetaReply> {
         match request {
             MetaRequest::Lookup { entry, sharded, view } => {
                 self.lookup(&entry, sharded, view.then_some(from)).await
@@ -164,7 +171,10 @@ impl MetaService {
             MetaRequest::Execute(command) => {
                 self.parts.ledger.wait_for_space().await?;
                 let (inode, access) = (command.changes(), command.changes_access());
-                let reply = self.command(command, from).await;
+                let reply = match self.result_of(call, &command).await? {
+                    Some(reply) => Ok(reply),
+                    None => self.command(command, from, call).await,
+                };
                 if let Some(inode) = inode {
                     self.revoke_changed(inode, from, access, &reply).await;
                 }
@@ -172,20 +182,20 @@ impl MetaService {
             }
             MetaRequest::Names { operation, sharded, now } => {
                 self.parts.ledger.wait_for_space().await?;
-                self.names(operation, sharded, from, now).await
+                self.names(operation, sharded, (from, call), now).await
             }
             MetaRequest::Close { .. } | MetaRequest::Sync { .. } => Err(self.misrouted("all homes")),
         }
     }
 
-    async fn command(&self, command: Command, from: NodeId) -> Result<MetaReply> {
+    async fn command(&self, command: Command, from: NodeId, call: Option<NumberedCall>) -> Result<MetaReply> {
         match &command {
-            Command::Create { .. } => self.create(command, from).await,
-            &Command::SetAttr { inode, .. } => self.set_attr(inode, command).await,
-            &Command::Reserve { inode, .. } => self.reserve(inode, command).await,
+            Command::Create { .. } => self.create(command, from, call).await,
+            &Command::SetAttr { inode, .. } => self.set_attr(inode, command, call).await,
+            &Command::Reserve { inode, .. } => self.reserve(inode, command, call).await,
             Command::Commit { inode, .. } => {
                 self.check_inode(*inode)?;
-                let reply = self.change_inode(command)?;
+                let reply = self.change_inode(command, call)?;
                 if let MetaReply::Node(Node { attr, .. }) = &reply
                     && !attr.inline
                 {
@@ -197,7 +207,7 @@ impl MetaService {
             | Command::SetXattr { inode, .. }
             | Command::RemoveXattr { inode, .. } => {
                 self.check_inode(*inode)?;
-                self.change_inode(command)
+                self.change_inode(command, call)
             }
             Command::Step { .. } => self.foreign_step(command).await,
             Command::SetDirTime { .. } => self.set_dir_time(command).await,

@@ -14,6 +14,7 @@ use super::recovery::Resolution;
 use super::single::is_busy;
 use futures_util::future::join_all;
 use std::time::Duration;
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::meta::{Command, EntryName, MetaReply, MetaRequest, NameOperation, Step};
 use tameike_core::{Errno, Fault, HomeId, NodeId, OperationId, Result, Timestamp};
 use tameike_io::os::runtime::promise;
@@ -45,6 +46,7 @@ struct Running {
     plan: Plan,
     decision: Decision,
     by: NodeId,
+    call: Option<NumberedCall>,
     now: Timestamp,
 }
 
@@ -53,15 +55,18 @@ impl MetaService {
         &self,
         operation: NameOperation,
         sharded: bool,
-        by: NodeId,
+        (by, call): (NodeId, Option<NumberedCall>),
         now: Timestamp,
     ) -> Result<MetaReply> {
+        if self.has_decided(call).await? {
+            return self.children_stat(operation.coordinator().dir).map(MetaReply::DirChanged);
+        }
         let mut pause = CONFLICT_TIME_MIN;
         for _ in 0..CONFLICTS_MAX {
             let done = match self.plan(&operation, sharded).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
                 Ok(Planned::Sharding(sharded)) => Ok(MetaReply::Sharding { sharded }),
-                Ok(Planned::Steps(plan)) => match self.run(*plan, by, now).await {
+                Ok(Planned::Steps(plan)) => match self.run(*plan, (by, call), now).await {
                     Ok(()) => self.children_stat(operation.coordinator().dir).map(MetaReply::DirChanged),
                     Err(fault) => Err(fault),
                 },
@@ -85,7 +90,12 @@ impl MetaService {
         OperationId { home: self.home, sequence }
     }
 
-    async fn run(&self, plan: Plan, by: NodeId, now: Timestamp) -> Result<()> {
+    async fn run(
+        &self,
+        plan: Plan,
+        (by, call): (NodeId, Option<NumberedCall>),
+        now: Timestamp,
+    ) -> Result<()> {
         let plan = self.move_to_decision(plan);
         let sequence = self.state.lock().begin();
         let before = plan.prepare.len() as u32;
@@ -94,7 +104,7 @@ impl MetaService {
             placed.map(|((home, step), number)| PlacedStep { home: *home, number, step: step.clone() });
         let decision = Decision { local: plan.local.clone(), redo: redo.collect() };
         if plan.prepare.is_empty() && plan.commit.is_none() && decision.redo.is_empty() {
-            let decided = self.decide(sequence, &decision, None, Some(by), now);
+            let decided = self.decide(sequence, &decision, None, (Some(by), call), now);
             if decided.is_err() {
                 self.state.lock().ended(sequence);
             }
@@ -103,7 +113,7 @@ impl MetaService {
         }
         // A separate task: the operation ends even if the caller stops waiting.
         let (resolver, done) = promise();
-        let running = Running { sequence, plan, decision, by, now };
+        let running = Running { sequence, plan, decision, by, call, now };
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
             resolver.resolve(this.run_with_others(&running).await);
@@ -112,14 +122,14 @@ impl MetaService {
     }
 
     async fn run_with_others(&self, running: &Running) -> Result<()> {
-        let &Running { sequence, ref plan, ref decision, by, now } = running;
+        let &Running { sequence, ref plan, ref decision, by, call, now } = running;
         if !plan.prepare.is_empty() || plan.commit.is_some() {
             match self.prepare(running).await? {
                 Prepared::Undecided => (),
                 Prepared::Completed => return Ok(()),
             }
         }
-        let decided = self.decide(sequence, decision, plan.busy.as_ref(), Some(by), now);
+        let decided = self.decide(sequence, decision, plan.busy.as_ref(), (Some(by), call), now);
         if decided.is_err() || !decision.redo.is_empty() {
             self.settle_or_later(sequence, Some(by)).await;
         }
@@ -152,11 +162,12 @@ impl MetaService {
 
     /// Logs the intent and executes all steps before the decision. On an error, undoes everything, now or once the nodes are reachable.
     async fn prepare(&self, running: &Running) -> Result<Prepared> {
-        let &Running { sequence, ref plan, ref decision, by, .. } = running;
+        let &Running { sequence, ref plan, ref decision, by, call, .. } = running;
         let prepared = plan.prepare.iter().zip(0..).map(|((home, _), number)| (*home, number)).collect();
         let number = plan.prepare.len() as u32;
         let commit = plan.commit.as_ref().map(|(home, _)| (*home, number));
-        let intent = Intent::Open { prepared, commit, decision: decision.clone(), busy: plan.busy.clone() };
+        let (decision, busy) = (decision.clone(), plan.busy.clone());
+        let intent = Intent::Open { prepared, commit, decision, busy, call };
         self.begin(sequence, intent, plan.busy.as_ref())?;
         match self.try_prepare(running).await {
             Ok(()) => Ok(Prepared::Undecided),
@@ -231,7 +242,7 @@ impl MetaService {
         sequence: u64,
         decision: &Decision,
         busy: Option<&EntryName>,
-        by: Option<NodeId>,
+        (by, call): (Option<NodeId>, Option<NumberedCall>),
         now: Timestamp,
     ) -> Result<Vec<Revocation>> {
         let mut state = self.state.lock();
@@ -241,8 +252,8 @@ impl MetaService {
         }
         let operation = self.operation(sequence);
         let held = state.held(&decision.local);
-        let applied =
-            self.execute(&LogCommand::Decide { operation, decision: decision.clone(), held, now })?;
+        let decide = LogCommand::Decide { operation, decision: decision.clone(), held, now, call };
+        let applied = self.execute(&decide)?;
         if decision.redo.is_empty() {
             state.ended(sequence);
         }

@@ -36,7 +36,7 @@ impl MetaService {
                 self.state.lock().ended(sequence);
                 return Ok(Resolution::Undone);
             }
-            Some(Intent::Open { prepared, commit, decision, busy }) => {
+            Some(Intent::Open { prepared, commit, decision, busy, call }) => {
                 if !self.is_committed(sequence, commit).await? {
                     // The first step excludes others of its kind: it is undone last.
                     let (first, others) = prepared.split_at(prepared.len().min(1));
@@ -47,8 +47,8 @@ impl MetaService {
                     self.end(sequence, busy.as_ref())?;
                     return Ok(Resolution::Undone);
                 }
-                let revocations =
-                    self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
+                let now = self.parts.runtime.now();
+                let revocations = self.decide(sequence, &decision, busy.as_ref(), (by, call), now)?;
                 if !decision.redo.is_empty() {
                     self.redo(sequence, decision.redo, by).await?;
                 }
@@ -84,6 +84,15 @@ impl MetaService {
                 self.spawn(|service| settle_until_done(service, sequence));
                 None
             }
+        }
+    }
+
+    /// Begins the pending truncations of an earlier incarnation, and waits until the first attempts have ended.
+    pub(super) async fn finish_truncations(&self) {
+        let truncations = std::mem::take(&mut self.unfinished.lock().0);
+        let begun = truncations.into_iter().map(|(inode, truncation)| self.truncate_units(inode, truncation));
+        for fault in join_all(begun).await.into_iter().filter_map(Result::err) {
+            log::warn!("{fault}");
         }
     }
 

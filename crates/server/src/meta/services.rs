@@ -3,12 +3,14 @@
 use super::leases::Leases;
 use super::{MetaParts, MetaService};
 use futures_util::future::{join_all, try_join_all};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tameike_core::limits::READDIR_ENTRIES_MAX;
-use tameike_core::wire::meta::{Closes, Command, DirEntry, DirStat, MetaReply, MetaRequest};
+use tameike_core::limits::{DIRECTORY_CACHE_TIME, READDIR_ENTRIES_MAX};
+use tameike_core::wire::meta::{Closes, Command, DirEntry, DirStat, MetaReply, MetaRequest, Opener};
 use tameike_core::{Attr, DirOffset, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
+use tameike_fabric::RequestContext;
 
 /// Fewest entries that each home is asked for. Entries past another home's last one are dropped.
 const PART_ENTRIES_MIN: u32 = 16;
@@ -16,7 +18,9 @@ const PART_ENTRIES_MIN: u32 = 16;
 /// The metadata services of a node, by home.
 pub struct MetaServices {
     parts: Arc<MetaParts>,
-    pub(super) homes: BTreeMap<HomeId, Arc<MetaService>>,
+    homes: RwLock<BTreeMap<HomeId, Arc<MetaService>>>,
+    /// Number of leases and cached directories of all homes.
+    leases: Arc<AtomicUsize>,
 }
 
 impl MetaServices {
@@ -26,26 +30,66 @@ impl MetaServices {
     /// # Errors
     /// Those of the ledger.
     pub async fn open(parts: MetaParts) -> Result<Arc<Self>> {
-        let (map, parts) = (parts.cluster.map(), Arc::new(parts));
-        let all = (0..map.count()).map(|home| HomeId(home as u16));
-        let own = all.filter(|&home| map.primary(home) == parts.node);
-        let leases = Arc::<AtomicUsize>::default();
-        let homes =
-            own.map(|home| Ok((home, MetaService::open(home, parts.clone(), Leases::new(leases.clone()))?)));
-        let homes = homes.collect::<Result<_>>()?;
+        let map = parts.cluster.map();
+        let (homes, leases) = Default::default();
+        let services = Self { parts: Arc::new(parts), homes, leases };
+        for home in map.served_by(services.parts.node) {
+            let leases = Leases::new(services.leases.clone());
+            services.insert(MetaService::open(home, services.parts.clone(), leases)?);
+        }
         // Not on the backups, which may start later.
-        parts.ledger.sync_own(false).await?;
-        Ok(Arc::new(Self { parts, homes }))
+        services.parts.ledger.sync_own(false).await?;
+        Ok(Arc::new(services))
+    }
+
+    fn insert(&self, service: Arc<MetaService>) {
+        self.homes.write().insert(service.home, service);
+    }
+
+    /// Starts the service of a home that another node has served until now. These inodes are open on other nodes. [`Self::recover_at`] must
+    /// follow.
+    ///
+    /// # Errors
+    /// Those of the ledger; `EREMCHG` if this node does not serve the home any more.
+    pub fn take_over(&self, home: HomeId, opens: &[(InodeId, Opener)]) -> Result<()> {
+        // The node before has told others that they may cache directories.
+        let cached_until = self.parts.runtime.clock.monotonic() + DIRECTORY_CACHE_TIME;
+        let leases = Leases::after(self.leases.clone(), cached_until);
+        let service = MetaService::open(home, self.parts.clone(), leases)?;
+        service.reopen(opens)?;
+        self.insert(service);
+        Ok(())
+    }
+
+    /// Reopens inodes of a home that another node has served. Inodes that are gone stay so.
+    ///
+    /// # Errors
+    /// `EREMCHG` if this node does not serve the home; those of the ledger.
+    pub fn reopen(&self, home: HomeId, opens: &[(InodeId, Opener)]) -> Result<()> {
+        self.at(home)?.reopen(opens)
+    }
+
+    /// Ends the service of a home that another node serves now. Its operations fail with `EREMCHG`.
+    pub fn leave(&self, home: HomeId) {
+        let left = self.homes.write().remove(&home);
+        drop(left);
+    }
+
+    /// The services, ascending by home.
+    pub(super) fn all(&self) -> Vec<Arc<MetaService>> {
+        self.homes.read().values().cloned().collect()
     }
 
     /// Serves a request to a home, or to all homes of this node (`None`).
     ///
     /// # Errors
     /// - The POSIX errno of the call.
-    /// - `EPROTO` if this node does not serve the home, or the home does not have the name or inode.
+    /// - `EREMCHG` if this node does not serve the home.
+    /// - `EPROTO` if the home does not have the name or inode.
     /// - `EHOSTDOWN` if a node of the operation cannot be reached.
     /// - `ETIMEDOUT` if a pending operation blocks the name; it completes once its nodes are reachable.
-    pub async fn serve(&self, from: NodeId, home: Option<HomeId>, request: MetaRequest) -> Result<MetaReply> {
+    pub async fn serve(&self, context: RequestContext, request: MetaRequest) -> Result<MetaReply> {
+        let RequestContext { from, home, call } = context;
         match (home, request) {
             (_, MetaRequest::Sync { durable }) => {
                 self.parts.ledger.sync(durable).await?;
@@ -55,14 +99,15 @@ impl MetaServices {
                 self.parts.holders.add_outcomes(&holder_outcomes);
                 self.close(node, &homes).await
             }
-            (Some(home), request) => self.at(home)?.serve(from, request).await,
+            (Some(home), request) => self.at(home)?.serve(from, call, request).await,
             (None, MetaRequest::DirStat { dir }) => self.dir_stat(dir).await,
             (None, MetaRequest::ReadDir { dir, after, limit, sharded: true }) => {
                 self.read_dir(dir, after, limit).await
             }
             (None, MetaRequest::Execute(command @ Command::SetDirTime { .. })) => {
                 let request = MetaRequest::Execute(command);
-                let set = self.homes.values().map(|home| home.serve(from, request.clone()));
+                let homes = self.all();
+                let set = homes.iter().map(|home| home.serve(from, None, request.clone()));
                 try_join_all(set).await.map(|_| MetaReply::Done)
             }
             (None, request) => {
@@ -73,22 +118,20 @@ impl MetaServices {
     }
 
     /// The service of a home.
-    fn at(&self, home: HomeId) -> Result<&Arc<MetaService>> {
-        self.homes.get(&home).ok_or_else(|| {
-            Fault::new(
-                Errno::EPROTO,
-                format!("{} got a request for {home}, which it does not serve", self.parts.node),
-            )
+    fn at(&self, home: HomeId) -> Result<Arc<MetaService>> {
+        self.homes.read().get(&home).cloned().ok_or_else(|| {
+            let problem = format!("{} got a request for {home}, which it does not serve", self.parts.node);
+            Fault::new(Errno::EREMCHG, problem)
         })
     }
 
-    fn of(&self, inode: InodeId) -> Result<&Arc<MetaService>> {
+    fn of(&self, inode: InodeId) -> Result<Arc<MetaService>> {
         self.at(self.parts.cluster.inode_home(inode))
     }
 
     async fn close(&self, node: NodeId, homes: &[Closes]) -> Result<MetaReply> {
         let close = |closes: &Closes| {
-            let service = self.at(closes.home).cloned();
+            let service = self.at(closes.home);
             let (opens, undone) = (closes.opens.clone(), closes.undone.clone());
             async move { service?.close(node, &opens, &undone).await }
         };
@@ -98,10 +141,11 @@ impl MetaServices {
     }
 
     async fn dir_stat(&self, dir: InodeId) -> Result<MetaReply> {
-        let parts = try_join_all(self.homes.values().map(|home| home.dir_stat(dir))).await?;
+        let homes = self.all();
+        let parts = try_join_all(homes.iter().map(|home| home.dir_stat(dir))).await?;
         // Only the home of the children knows whether the directory is sharded.
         let home = self.parts.cluster.children_home(dir);
-        let known = self.homes.keys().zip(&parts).find(|(one, _)| **one == home);
+        let known = homes.iter().zip(&parts).find(|(one, _)| one.home == home);
         let sharded = known.is_none_or(|(_, part)| part.sharded);
         let mut all = DirStat::default();
         parts.into_iter().for_each(|part| all.gather(part));
@@ -111,8 +155,9 @@ impl MetaServices {
     /// Entries of a sharded directory at all homes of this node, up to the smallest last offset of a home that has more.
     async fn read_dir(&self, dir: InodeId, after: DirOffset, limit: u32) -> Result<MetaReply> {
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX);
-        let each = (2 * limit / self.homes.len().max(1) as u32).clamp(PART_ENTRIES_MIN.min(limit), limit);
-        let parts = self.homes.values().map(|home| home.read_dir(dir, after, each, true));
+        let homes = self.all();
+        let each = (2 * limit / homes.len().max(1) as u32).clamp(PART_ENTRIES_MIN.min(limit), limit);
+        let parts = homes.iter().map(|home| home.read_dir(dir, after, each, true));
         let (mut all, mut bound): (Vec<DirEntry>, _) = (Vec::new(), None::<DirOffset>);
         for part in try_join_all(parts).await? {
             let MetaReply::Entries { entries, end } = part else { return Ok(part) };
@@ -136,17 +181,32 @@ impl MetaServices {
     /// Completes the operations that were pending when the agent failed, and removes unlinked inodes that no process has open. Retries
     /// unreachable nodes, and returns when everything is complete.
     pub async fn recover(&self) {
-        join_all(self.homes.values().map(|home| home.recover())).await;
+        let homes = self.all();
+        join_all(homes.iter().map(|home| home.recover())).await;
+    }
+
+    /// Truncates units of a home's files, as far as truncations are pending. A node that cannot be reached may leave some.
+    pub async fn finish_truncations(&self, home: HomeId) {
+        if let Ok(service) = self.at(home) {
+            service.finish_truncations().await;
+        }
+    }
+
+    /// As [`Self::recover`], for one home.
+    pub async fn recover_at(&self, home: HomeId) {
+        if let Ok(service) = self.at(home) {
+            service.recover().await;
+        }
     }
 
     /// Drops the opens and leases of a failed node.
     pub fn peer_failed(&self, node: NodeId) {
-        self.homes.values().for_each(|home| home.peer_failed(node));
+        self.all().iter().for_each(|home| home.peer_failed(node));
     }
 
     /// Returns the number of inodes of a view on this node.
     pub fn inodes(&self, view: View) -> u64 {
-        self.homes.values().map(|home| home.inodes[view.index()].load(Ordering::Relaxed)).sum()
+        self.all().iter().map(|home| home.inodes[view.index()].load(Ordering::Relaxed)).sum()
     }
 
     /// Moves inline content to a unit, so that other services can change it there.

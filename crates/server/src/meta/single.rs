@@ -5,6 +5,7 @@ use super::query::node;
 use super::state::State;
 use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
 use std::sync::Weak;
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::meta::{Closed, Command, DirStat, MetaReply, Node, OpenId, Opener, Step, Target};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, Timestamp};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
@@ -13,7 +14,12 @@ use tameike_store::meta::{LogCommand, Outcome, query as table};
 const CLOSED_CHUNK: usize = 1024;
 
 impl MetaService {
-    pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
+    pub(super) async fn create(
+        &self,
+        command: Command,
+        from: NodeId,
+        call: Option<NumberedCall>,
+    ) -> Result<MetaReply> {
         let Command::Create { entry, new, opener, sharded, .. } = &command else {
             return Err(Errno::EINVAL.into());
         };
@@ -24,7 +30,7 @@ impl MetaService {
             _ => self.allocator.next(),
         };
         let (entry, opener, sharded) = (entry.clone(), *opener, *sharded);
-        let record = LogCommand::Wire { command, inode_counter, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter, held: Vec::new(), call };
         let applied = self
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
@@ -80,15 +86,20 @@ impl MetaService {
         Ok(children.map_or_else(|| DirStat { sharded, ..DirStat::default() }, |children| children.stat()))
     }
 
-    fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
+    pub(super) fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
         let node = self.query(|names| node(names, target.inode, opened))?;
         Ok(MetaReply::Entry { target, node, created: false, dir: None, lease: false })
     }
 
     /// Executes a command on one inode that changes neither names nor units.
-    pub(super) fn change_inode(&self, command: Command) -> Result<MetaReply> {
-        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
-        match self.execute(&record)?.outcome {
+    pub(super) fn change_inode(&self, command: Command, call: Option<NumberedCall>) -> Result<MetaReply> {
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call };
+        self.reply_to_change(self.execute(&record)?.outcome)
+    }
+
+    /// The reply after a command on one inode.
+    pub(super) fn reply_to_change(&self, outcome: Outcome) -> Result<MetaReply> {
+        match outcome {
             Outcome::Changed { attr } => Ok(MetaReply::Node(Node::of(attr))),
             Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
             Outcome::Done => Ok(MetaReply::Done),
@@ -99,11 +110,22 @@ impl MetaService {
     pub(super) async fn set_dir_time(&self, command: Command) -> Result<MetaReply> {
         let Command::SetDirTime { dir, .. } = &command else { return Err(Errno::EINVAL.into()) };
         self.when_free_dir(*dir).await?;
-        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call: None };
         match self.execute(&record)?.outcome {
             Outcome::Sharding { sharded } => Ok(MetaReply::Sharding { sharded }),
             _ => Ok(MetaReply::Done),
         }
+    }
+
+    /// Opens inodes again that nodes have open, as far as they exist.
+    pub(super) fn reopen(&self, opens: &[(InodeId, Opener)]) -> Result<()> {
+        let mut state = self.state.lock();
+        for &(inode, opener) in opens {
+            if self.query(|names| table::inode(names, inode))?.is_some() {
+                state.open(inode, opener);
+            }
+        }
+        Ok(())
     }
 
     /// Closes opens of a node.
@@ -212,7 +234,7 @@ impl MetaService {
             let undone = undone.map(|inode| Step::DropLink { inode });
             let steps: Vec<_> = undone.into_iter().chain([step.clone()]).collect();
             let (held, by) = (state.held(&steps), *by);
-            let applied = self.execute(&LogCommand::Wire { command, inode_counter: 0, held })?;
+            let applied = self.execute(&LogCommand::Wire { command, inode_counter: 0, held, call: None })?;
             (applied, self.revocations(&mut state, &steps, by))
         };
         self.follow(&applied);

@@ -9,6 +9,7 @@ use tameike_core::{Errno, Fault, HomeId, HomeSet, Layout, NodeId, Result, UnitId
 use tameike_io::Payload;
 use tameike_store::extent::Pieces;
 use tameike_store::ledger::BODY_SIZE_MAX;
+use tameike_store::locks::Locks;
 use tameike_store::{ExtentStore, Ledger};
 
 /// Serves [`ReplicaRequest`]s.
@@ -17,12 +18,15 @@ pub struct BackupService {
     ledger: Arc<Ledger>,
     extents: Arc<ExtentStore>,
     partial: Mutex<PartialRecords>,
+    /// Shared while a request is served.
+    serving: Locks<()>,
 }
 
 impl BackupService {
     /// The copies in one store.
     pub fn new(parts: ReplicaParts, ledger: Arc<Ledger>, extents: Arc<ExtentStore>) -> Self {
-        Self { parts, ledger, extents, partial: Mutex::default() }
+        let (partial, serving) = Default::default();
+        Self { parts, ledger, extents, partial, serving }
     }
 
     /// Serves one request of a primary with the same home map.
@@ -35,6 +39,7 @@ impl BackupService {
         request: ReplicaRequest,
         payload: Option<Payload>,
     ) -> Result<ReplicaReply> {
+        let _serving = self.serving.share(()).await;
         let extents = &self.extents;
         let required =
             || payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a change of bytes has no payload"));
@@ -76,6 +81,13 @@ impl BackupService {
             ReplicaRequest::Sync => self.ledger.sync_own(true).await?,
         }
         Ok(ReplicaReply::Done)
+    }
+
+    /// Waits until the requests of earlier primaries have ended, when this node has a map in which it is the primary of a home. Later ones are
+    /// refused.
+    pub(super) async fn finish_requests(&self, home: HomeId) {
+        drop(self.serving.hold(()).await);
+        self.partial.lock().0.remove(&home);
     }
 
     /// Checks that this node is a backup of a home that the sender serves. Otherwise the home map has changed since the request began.

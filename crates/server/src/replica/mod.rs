@@ -3,6 +3,7 @@
 //! - Log records of names and of cached files go to the backups in the order of their numbers ([`stream`]). A reply about a home leaves
 //!   its primary only when the backups have all records of the home up to then.
 //! - Bytes of units go there with each change, which ends when all replicas have made it ([`copies`]).
+//! - A backup that becomes the primary takes the home over before it serves it ([`takeover`]).
 //! - A backup makes a change only for a primary that has the same home map ([`backup`]).
 //!
 //! If a backup cannot be reached, changes wait until a home map without it arrives. If it fails to store bytes, the change fails, and this
@@ -11,9 +12,11 @@
 mod backup;
 mod copies;
 mod stream;
+mod takeover;
 
 pub use backup::BackupService;
 pub use copies::{Copies, CopiesParts};
+pub use takeover::{Takeover, TakeoverParts, is_served_by_primaries};
 
 use event_listener::Event;
 use parking_lot::Mutex;

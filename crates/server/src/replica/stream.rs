@@ -14,6 +14,7 @@ use tameike_core::wire::replica::{
     RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest,
 };
 use tameike_core::{Errno, Fault, HomeId, HomeMap, NodeId, Result};
+use tameike_store::Ledger;
 use tameike_store::ledger::{HomeLog, LastRecord, last_record};
 use tameike_store::table::ReadTable;
 
@@ -292,6 +293,17 @@ impl Replicas {
                 Err(fault) => return Err(fault.context(format_args!("sync of the replicas on {backup}"))),
             }
         }
+    }
+
+    /// Begins the stream of a home that this node serves from now on. Its backups have all records that were acknowledged.
+    ///
+    /// # Errors
+    /// Those of the ledger.
+    pub(super) fn begin_stream(&self, home: HomeId, ledger: &Ledger) -> Result<()> {
+        let last = ledger.read(|table| last_record(table, home))?;
+        self.streams.lock().homes.entry(home).or_insert_with(|| Stream { last, ..Stream::default() });
+        self.start_senders();
+        Ok(())
     }
 
     /// Adapts the streams to a new map: backups that are gone need no records, and new ones get those that are left.

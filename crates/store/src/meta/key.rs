@@ -1,6 +1,7 @@
 //! Keys of the metadata shard's records; [`crate::table::prefix`] describes each.
 
 use crate::table::prefix;
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{DirOffset, HomeId, InodeId, OperationId};
 
@@ -52,6 +53,24 @@ pub(super) fn truncation(inode: InodeId) -> Vec<u8> {
 
 pub(super) fn intent(sequence: u64) -> Vec<u8> {
     numbered(prefix::INTENT, sequence)
+}
+
+fn caller(prefix: u8, call: &NumberedCall) -> Vec<u8> {
+    let mut key = vec![prefix];
+    key.extend_from_slice(&call.node.0.to_be_bytes());
+    key.extend_from_slice(&call.incarnation.to_be_bytes());
+    key
+}
+
+/// The call with a number, of the caller of `call`.
+pub(super) fn call(call: &NumberedCall, number: u64) -> Vec<u8> {
+    let mut key = caller(prefix::CALL, call);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub(super) fn calls_finished(call: &NumberedCall) -> Vec<u8> {
+    caller(prefix::CALLS_FINISHED, call)
 }
 
 /// The range of all records of one prefix.

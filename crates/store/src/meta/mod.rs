@@ -7,6 +7,7 @@
 //! This module does no I/O and never waits. It knows one home's part of the name space. The metadata service knows the
 //! home of each record, the open inodes, and the names that pending operations change.
 
+mod call;
 pub(crate) mod check;
 mod content;
 mod directory;
@@ -22,8 +23,9 @@ mod xattr;
 pub use directory::new_inode_id;
 
 use crate::table::{HomeTable, Table};
-use record::{Decision, InodeRecord, Intent, ShardRecord, Share, Truncation};
+use record::{CallRecord, Decision, InodeRecord, Intent, ShardRecord, Share, Truncation};
 use serde::{Deserialize, Serialize};
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{Command, Target};
 use tameike_core::{
@@ -54,6 +56,8 @@ pub enum LogCommand {
         inode_counter: u64,
         /// Open inodes of the command: without links they stay until [`LogCommand::Forget`].
         held: Vec<InodeId>,
+        /// Its call, if that may be repeated.
+        call: Option<NumberedCall>,
     },
     /// An operation across homes begins.
     Begin {
@@ -72,6 +76,8 @@ pub enum LogCommand {
         held: Vec<InodeId>,
         /// Time of the request.
         now: Timestamp,
+        /// As in [`LogCommand::Wire`].
+        call: Option<NumberedCall>,
     },
     /// An operation ends.
     End {
@@ -117,7 +123,7 @@ pub enum LogCommand {
 }
 
 /// Result of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Success without a value.
     Done,
@@ -217,14 +223,22 @@ impl<'a> Shard<'a> {
     fn run(&mut self, command: &'a LogCommand) -> Result<Outcome> {
         match command {
             LogCommand::Start { roots, share, uid, gid, now } => self.start(roots, share, (*uid, *gid), *now),
-            LogCommand::Wire { command, inode_counter, held } => {
+            LogCommand::Wire { command, inode_counter, held, call } => {
                 self.held = held;
-                self.wire(command, *inode_counter)
+                let outcome = self.wire(command, *inode_counter)?;
+                // Without an effect, nothing is logged.
+                if !matches!(outcome, Outcome::Found { .. } | Outcome::Sharding { .. }) {
+                    self.record_call(call.as_ref(), || CallRecord::Outcome(outcome.clone()))?;
+                }
+                Ok(outcome)
             }
             LogCommand::Begin { sequence, intent } => self.begin(*sequence, intent),
-            LogCommand::Decide { operation, decision, held, now } => {
+            LogCommand::Decide { operation, decision, held, now, call } => {
                 self.held = held;
-                self.decide(*operation, decision, *now)
+                let outcome = self.decide(*operation, decision, *now)?;
+                let sequence = operation.sequence;
+                self.record_call(call.as_ref(), || CallRecord::Decided { sequence })?;
+                Ok(outcome)
             }
             LogCommand::End { sequence } => self.end(*sequence),
             LogCommand::Sharded { sequence, dir } => {

@@ -10,7 +10,7 @@
 //! step, by operation and number, until the coordinator reports that the operation has ended; so a step is applied once
 //! however often the request arrives.
 
-use super::record::{self, Decision, Intent, StepRecord};
+use super::record::{self, CallRecord, Decision, Intent, StepRecord};
 use super::{Outcome, Shard, key, query};
 use tameike_core::wire::meta::Step;
 use tameike_core::{Errno, Fault, OperationId, Result, Timestamp};
@@ -29,6 +29,9 @@ impl Shard<'_> {
             }
         }
         record::put(self.table, key::intent(sequence), intent)?;
+        if let Intent::Open { call, .. } = intent {
+            self.record_call(call.as_ref(), || CallRecord::Begun { sequence })?;
+        }
         Ok(Outcome::Done)
     }
 

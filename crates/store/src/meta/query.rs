@@ -1,8 +1,11 @@
 //! Read-only queries of the metadata shard.
 
 use super::key;
-use super::record::{self, DirectoryRecord, InodeRecord, Intent, ShardRecord, Share, StepRecord, Truncation};
+use super::record::{
+    self, CallRecord, DirectoryRecord, InodeRecord, Intent, ShardRecord, Share, StepRecord, Truncation,
+};
 use crate::table::{ReadTable, prefix};
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::meta::{DirEntry, EntryName, Target};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result, View};
 
@@ -95,6 +98,11 @@ pub fn intents(table: &dyn ReadTable) -> Result<Vec<(u64, Intent)>> {
         .into_iter()
         .map(|(sequence, value)| Ok((sequence, record::decode(&[prefix::INTENT], &value)?)))
         .collect()
+}
+
+/// The result of a call that was executed before, perhaps at another primary.
+pub fn call(table: &dyn ReadTable, call: &NumberedCall) -> Result<Option<CallRecord>> {
+    record::get(table, &key::call(call, call.number.number))
 }
 
 /// A pending operation.

@@ -1,9 +1,11 @@
 //! Values of the metadata shard's records.
 
+use super::Outcome;
 use crate::table::{ReadTable, Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tameike_core::attr::Times;
 use tameike_core::limits::BLOCK_SIZE;
+use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::codec;
 use tameike_core::wire::meta::{DirStat, EntryName, Step};
 use tameike_core::{
@@ -183,6 +185,8 @@ pub enum Intent {
         decision: Decision,
         /// A name at this home that no other operation may change meanwhile.
         busy: Option<EntryName>,
+        /// The call that began it, if it may be repeated.
+        call: Option<NumberedCall>,
     },
     /// Decided: these steps remain; they cannot fail.
     Decided {
@@ -193,6 +197,23 @@ pub enum Intent {
     Shard {
         /// The directory.
         dir: InodeId,
+    },
+}
+
+/// The result of a call that may be repeated at another primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CallRecord {
+    /// The command of the call had this outcome.
+    Outcome(Outcome),
+    /// The operation of the call has begun. If its intent is gone, it was undone.
+    Begun {
+        /// Sequence number of the operation.
+        sequence: u64,
+    },
+    /// The operation of the call is decided.
+    Decided {
+        /// Sequence number of the operation.
+        sequence: u64,
     },
 }
 

@@ -5,6 +5,7 @@ use crate::table::{ReadTable, key_of_home};
 use proptest::prelude::*;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX};
+use tameike_core::wire::call::{CallNumber, NumberedCall};
 use tameike_core::wire::meta::{EntryName, NewInode, Step};
 use tameike_core::{DirOffset, HomeId, Layout, NodeId};
 
@@ -37,7 +38,7 @@ impl Map {
 
     fn wire(&mut self, command: Command) -> Result<Outcome> {
         let inode_counter = 1 << 32 | self.0.len() as u64;
-        self.run(&LogCommand::Wire { command, inode_counter, held: Vec::new() })
+        self.run(&LogCommand::Wire { command, inode_counter, held: Vec::new(), call: None })
             .map(|applied| applied.outcome)
     }
 
@@ -188,7 +189,7 @@ fn the_cost_of_a_step_does_not_grow_with_ended_operations() {
         let operation = OperationId { home: HomeId(9), sequence };
         let step = if sequence % 2 == 1 { Step::AddLink { inode } } else { Step::DropLink { inode } };
         let command = Command::Step { operation, number: 0, step, by: None, finished: sequence, now: at(1) };
-        let command = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
+        let command = LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call: None };
         apply(&mut table, &command).expect("a step");
     }
     assert_eq!((table.removed.len(), table.passed.get()), (999, 0));
@@ -228,8 +229,9 @@ fn sizes_are_limited() {
 fn a_pending_smaller_truncation_survives_a_larger_one() {
     let mut map = Map::started();
     let inode = map.create("file");
-    let mut set =
-        |command| map.run(&LogCommand::Wire { command, inode_counter: 0, held: Vec::new() }).unwrap();
+    let mut set = |command| {
+        map.run(&LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call: None }).unwrap()
+    };
     let size = |size| {
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         Command::SetAttr { inode, change, now: at(3) }
@@ -375,11 +377,11 @@ fn any_command() -> impl Strategy<Value = Command> {
 fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
     let command = prop_oneof![
         8 => (any_command(), prop::collection::vec(any_inode(), 0..3))
-            .prop_map(|(command, held)| LogCommand::Wire { command, inode_counter: 0, held }),
+            .prop_map(|(command, held)| LogCommand::Wire { command, inode_counter: 0, held, call: None }),
         1 => (0..6_u64, prop::collection::vec(any_step(), 0..4)).prop_map(|(sequence, local)| {
             let operation = OperationId { home: HomeId(0), sequence };
             let decision = Decision { local, redo: Vec::new() };
-            LogCommand::Decide { operation, decision, held: Vec::new(), now: at(6) }
+            LogCommand::Decide { operation, decision, held: Vec::new(), now: at(6), call: None }
         }),
         1 => any_inode().prop_map(|inode| LogCommand::Forget { inode }),
         1 => prop::collection::vec((any_inode(), (0..9_i64).prop_map(at)), 0..3)
@@ -439,11 +441,14 @@ fn the_format_of_log_commands_is_stable() {
     let placed = PlacedStep { home: HomeId(3), number: 2, step: Step::DropLink { inode } };
     let decision = Decision { local: vec![Step::LockTree], redo: vec![placed.clone()] };
     let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
+    let number = CallNumber { number: 131, finished: 4 };
+    let call = Some(NumberedCall { node: NodeId(3), incarnation: 300, number });
     let open = Intent::Open {
         prepared: vec![(HomeId(3), 0)],
         commit: Some((HomeId(4), 1)),
         decision: decision.clone(),
         busy: Some(name),
+        call,
     };
     let wire = Command::Commit { inode, end: 300, sparse: true, now };
     let share = Share { home: HomeId(129), count: 300, pinned: vec![NodeId(3)] };
@@ -453,12 +458,12 @@ fn the_format_of_log_commands_is_stable() {
             "0001018101ac020103e8076403ac02",
         ),
         (
-            LogCommand::Wire { command: wire, inode_counter: 300, held: vec![inode] },
-            "0102838404ac020103ac02ac0201838404",
+            LogCommand::Wire { command: wire, inode_counter: 300, held: vec![inode], call },
+            "0102838404ac020103ac02ac02018384040103ac02830104",
         ),
         (
             LogCommand::Begin { sequence: 129, intent: open },
-            "028101000103000104010107010302018384040101026162",
+            "0281010001030001040101070103020183840401010261620103ac02830104",
         ),
         (
             LogCommand::Begin { sequence: 129, intent: Intent::Decided { redo: vec![placed] } },
@@ -466,8 +471,8 @@ fn the_format_of_log_commands_is_stable() {
         ),
         (LogCommand::Begin { sequence: 129, intent: Intent::Shard { dir: inode } }, "02810102838404"),
         (
-            LogCommand::Decide { operation, decision, held: vec![inode], now },
-            "03c80181010107010302018384040183840403ac02",
+            LogCommand::Decide { operation, decision, held: vec![inode], now, call: None },
+            "03c80181010107010302018384040183840403ac0200",
         ),
         (LogCommand::End { sequence: 129 }, "048101"),
         (LogCommand::Sharded { sequence: 129, dir: inode }, "058101838404"),
@@ -535,7 +540,7 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     let step = Step::DropLink { inode: dir };
     let operation = OperationId { home: HomeId(9), sequence: 2 };
     let command = Command::Step { operation, number: 2, step, by: None, finished: 0, now: at(5) };
-    map.run(&LogCommand::Wire { command, inode_counter: 0, held: vec![dir] }).unwrap();
+    map.run(&LogCommand::Wire { command, inode_counter: 0, held: vec![dir], call: None }).unwrap();
     for forgotten in [false, true] {
         if forgotten {
             map.run(&LogCommand::Forget { inode: dir }).unwrap();
@@ -568,4 +573,32 @@ fn the_record_of_a_removed_directory_at_other_homes_is_small() {
     assert_eq!(seal_record.sealed, Some(operation));
     let key = key::directory(dir);
     assert!(key.len() + map.0[&key].len() <= 48, "{} bytes", key.len() + map.0[&key].len());
+}
+
+/// A repeated call finds its result until the caller has ended it.
+#[test]
+fn results_of_calls_are_kept_until_their_caller_has_ended_them() {
+    let mut map = Map::started();
+    let call = |number, finished| {
+        let number = CallNumber { number, finished };
+        NumberedCall { node: NodeId(3), incarnation: 9, number }
+    };
+    let make = |map: &mut Map, name, call: NumberedCall| {
+        let (command, inode_counter) = (create(name, FileKind::File), call.number.number);
+        map.run(&LogCommand::Wire { command, inode_counter, held: Vec::new(), call: Some(call) })
+    };
+    let first = make(&mut map, "a", call(1, 1)).unwrap().outcome;
+    make(&mut map, "b", call(2, 1)).unwrap();
+    let found = |map: &Map, call| query::call(map, &call).unwrap();
+    assert_eq!(found(&map, call(1, 1)), Some(CallRecord::Outcome(first)));
+    assert_eq!(found(&map, call(3, 1)), None);
+    make(&mut map, "c", call(3, 2)).unwrap();
+    assert_eq!(make(&mut map, "d", call(1, 1)).unwrap_err().errno, Errno::ESTALE);
+    assert_eq!(found(&map, call(1, 1)), None);
+    assert!(found(&map, call(2, 2)).is_some() && found(&map, call(3, 2)).is_some());
+    let operation = OperationId { home: HomeId(0), sequence: 5 };
+    let (held, decision, now) = (Vec::new(), Decision::default(), at(3));
+    map.run(&LogCommand::Decide { operation, decision, held, now, call: Some(call(4, 4)) }).unwrap();
+    assert_eq!(found(&map, call(4, 4)), Some(CallRecord::Decided { sequence: 5 }));
+    assert_eq!(found(&map, call(3, 4)), None);
 }

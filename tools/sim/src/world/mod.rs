@@ -186,7 +186,7 @@ impl World {
                 (running.node.clone(), running.machine.runtime(), running.rpc.clone())
             };
             assembly::greet(&rpc, &self.cluster).await?;
-            assembly::begin(&node, &runtime, mode)?;
+            assembly::begin(&node, &runtime, mode, &rpc)?;
         }
         Ok(())
     }

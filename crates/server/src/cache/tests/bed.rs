@@ -21,7 +21,7 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, HomeId, InodeId, JobId, NodeId, NodeInfo, Result, UnitId, View,
 };
-use tameike_fabric::{Answer, Destination, Rpc, Target};
+use tameike_fabric::{Answer, Destination, RequestContext, Rpc, Target};
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
@@ -93,7 +93,7 @@ impl Net {
                 (Reply::Unit(reply), carried.payload())
             }
             Request::Cache(request) => {
-                let reply = node.cache.serve(local, request).await;
+                let reply = node.cache.serve(RequestContext { from: local, home, call: None }, request).await;
                 if let Some(replicas) = &node.replicas {
                     replicas.wait_for_backups(home).await?;
                 }

@@ -19,7 +19,7 @@ use world::World;
 impl MetaServices {
     /// Panics if a name, a directory or an operation is pending.
     fn assert_idle(&self) {
-        self.homes.values().for_each(|home| home.state.lock().assert_idle());
+        self.all().iter().for_each(|home| home.state.lock().assert_idle());
     }
 }
 

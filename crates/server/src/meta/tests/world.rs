@@ -12,7 +12,7 @@ use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, HomeId, InodeId, JobId, NodeId, NodeInfo, Result};
-use tameike_fabric::{Answer, Destination, Rpc};
+use tameike_fabric::{Answer, Destination, RequestContext, Rpc};
 use tameike_io::disk::memory::{Faults, MemoryLog};
 use tameike_io::os::runtime::promise;
 use tameike_io::os::simulated::Simulation;
@@ -253,7 +253,8 @@ impl World {
         match request {
             Request::Meta(request) => {
                 let service = self.service(to.0 as usize);
-                service.serve(from, home, request).await.map(Reply::Meta)
+                let context = RequestContext { from, home, call: None };
+                service.serve(context, request).await.map(Reply::Meta)
             }
             Request::Client(ClientRequest::Revoke { inodes }) => {
                 self.revoked.lock().extend(inodes.into_iter().map(|inode| (to, inode)));

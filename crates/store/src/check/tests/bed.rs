@@ -88,7 +88,10 @@ fn execute(ledger: &Ledger, command: &LogCommand) -> meta::Outcome {
 }
 
 fn wire(ledger: &Ledger, inode_counter: u64, command: Command) -> meta::Outcome {
-    execute(ledger, &LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new() })
+    execute(
+        ledger,
+        &LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new(), call: None },
+    )
 }
 
 fn create(ledger: &Ledger, inode_counter: u64, entry: EntryName, kind: FileKind) -> InodeId {

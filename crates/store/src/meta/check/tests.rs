@@ -43,7 +43,7 @@ impl Node {
         let inode_counter = 1 << 32 | (0..).find(fits).expect("a number for each home");
         let entry = entry.clone();
         let command = Command::Create { entry, new, exclusive: true, opener: None, sharded: false, now: NOW };
-        let command = LogCommand::Wire { command, inode_counter, held: Vec::new() };
+        let command = LogCommand::Wire { command, inode_counter, held: Vec::new(), call: None };
         match self.run(home_of_children(dir), &command) {
             Outcome::Created { target, .. } => target.inode,
             other => panic!("{other:?}"),
@@ -57,7 +57,7 @@ impl Node {
         let local = vec![Step::Attach { entry, sharded: false, target, replaces: None }];
         let decision = Decision { local, redo: Vec::new() };
         let operation = OperationId { home, sequence: 1 };
-        self.run(home, &LogCommand::Decide { operation, decision, held: Vec::new(), now: NOW });
+        self.run(home, &LogCommand::Decide { operation, decision, held: Vec::new(), now: NOW, call: None });
         self.change(inode, |record| record.links += 1);
     }
 
@@ -136,14 +136,14 @@ fn a_directory_that_was_removed_at_another_home_is_no_damage() {
     let operation = OperationId { home: root, sequence: 1 };
     let step = |step, finished| {
         let command = Command::Step { operation, number: 0, step, by: None, finished, now: NOW };
-        LogCommand::Wire { command, inode_counter: 0, held: Vec::new() }
+        LogCommand::Wire { command, inode_counter: 0, held: Vec::new(), call: None }
     };
     node.run(other, &step(Step::Seal { dir, sharded: false }, 0));
     let entry = EntryName { dir: InodeId::ROOT, name: b"dir".to_vec() };
     let target = Target { inode: dir, kind: FileKind::Directory };
     let local = vec![Step::Detach { entry, sharded: false, target }, Step::DropLink { inode: dir }];
     let decision = Decision { local, redo: Vec::new() };
-    node.run(root, &LogCommand::Decide { operation, decision, held: Vec::new(), now: NOW });
+    node.run(root, &LogCommand::Decide { operation, decision, held: Vec::new(), now: NOW, call: None });
     assert_eq!(node.check().0, []);
     // The step of the operation, which has ended, does not keep the check from its other rules.
     let file = node.create(InodeId::ROOT, "file", FileKind::File, root);
