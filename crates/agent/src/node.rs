@@ -19,7 +19,7 @@ use tameike_core::wire::admin::{
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
-use tameike_fabric::{Carried, MapLease, PeerEvent, RequestContext, Service, Target};
+use tameike_fabric::{Carried, MapLease, PeerEvent, RequestContext, Rpc, Service, Target};
 use tameike_io::{Payload, Runtime, Slab};
 use tameike_server::cache::{Activity, CacheService};
 use tameike_server::holders::CacheTable;

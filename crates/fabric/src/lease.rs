@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::limits::MAP_LEASE;
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::runtime::Clock;
 
 /// Answers whose time is kept until they are acknowledged.
@@ -67,6 +68,18 @@ impl MapLease {
     pub fn is_valid(&self) -> bool {
         let until = self.until.load(Ordering::Acquire);
         until == u64::MAX || self.clock.monotonic().as_nanos() < u128::from(until)
+    }
+
+    /// Fails without the lease. The last step before a change of the shared file system for a home: another node may serve the home already.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` if the node does not have the lease now.
+    pub fn check(&self) -> Result<()> {
+        if self.is_valid() {
+            return Ok(());
+        }
+        let problem = "this node has no lease of the home map, so another one may serve the file";
+        Err(Fault::new(Errno::EHOSTDOWN, problem))
     }
 
     /// Waits until the node has the lease, or `changed` completes.

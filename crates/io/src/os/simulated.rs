@@ -50,6 +50,8 @@ struct State {
     random: u64,
     /// Killed nodes whose tasks still exist.
     killed: Vec<usize>,
+    /// Nodes whose tasks do not run, and what they would run.
+    stopped: BTreeMap<usize, Vec<Ready>>,
 }
 
 impl State {
@@ -62,7 +64,23 @@ impl State {
         mixed ^ (mixed >> 31)
     }
 
+    /// The next thing to run of a node that is not stopped.
     fn next_ready(&mut self) -> Option<Ready> {
+        loop {
+            let ready = self.next_of_all()?;
+            let node = match &ready {
+                Ready::Task(id) => self.tasks.get(id).map(|task| task.node),
+                Ready::Job(node, _) => Some(*node),
+                Ready::Awaited(_) => None,
+            };
+            match node.and_then(|node| self.stopped.get_mut(&node)) {
+                Some(waiting) => waiting.push(ready),
+                None => return Some(ready),
+            }
+        }
+    }
+
+    fn next_of_all(&mut self) -> Option<Ready> {
         if self.shuffled && self.ready.len() > 1 {
             let turn = self.random() % self.ready.len() as u64;
             return self.ready.swap_remove_back(turn as usize);
@@ -183,6 +201,18 @@ impl Simulation {
         self.0.lock().killed.push(node);
     }
 
+    /// Stops the tasks and jobs of a node, as SIGSTOP does, until [`Self::continue_node`].
+    pub fn stop_node(&self, node: usize) {
+        self.0.lock().stopped.entry(node).or_default();
+    }
+
+    /// Continues a stopped node.
+    pub fn continue_node(&self, node: usize) {
+        let mut state = self.0.lock();
+        let waiting = state.stopped.remove(&node).unwrap_or_default();
+        state.ready.extend(waiting);
+    }
+
     /// Drops the tasks and jobs of killed nodes.
     pub fn bury(&self) {
         let mut state = self.0.lock();
@@ -197,6 +227,7 @@ impl Simulation {
         let (jobs, ready): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut state.ready).into_iter().partition(is_dead);
         state.ready = ready;
+        state.stopped.retain(|node, _| !killed.contains(node));
         drop(state);
         // Their drop may wake other tasks.
         drop((dead, jobs));
@@ -302,6 +333,10 @@ impl Executor for Node {
             let id = state.next_task;
             state.next_task += 1;
             state.tasks.insert(id, Task { node: self.node, future: Some(task) });
+            if let Some(waiting) = state.stopped.get_mut(&self.node) {
+                waiting.push(Ready::Task(id));
+                return;
+            }
             id
         };
         self.simulation.poll(id);
@@ -314,7 +349,7 @@ impl Executor for Node {
     fn block(&self, job: Job) {
         {
             let mut state = self.simulation.0.lock();
-            if state.shuffled {
+            if state.shuffled || state.stopped.contains_key(&self.node) {
                 state.ready.push_back(Ready::Job(self.node, job));
                 return;
             }

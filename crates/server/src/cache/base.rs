@@ -6,6 +6,7 @@ use super::locate::Locator;
 use super::record::Journal;
 use super::unit_homes::UnitHomes;
 use std::sync::Arc;
+use tameike_fabric::MapLease;
 use tameike_io::Runtime;
 use tameike_io::shared::SharedFs;
 
@@ -13,6 +14,7 @@ use tameike_io::shared::SharedFs;
 pub(super) struct Base {
     pub runtime: Runtime,
     pub shared: Arc<dyn SharedFs>,
+    pub lease: Arc<MapLease>,
     pub journal: Arc<Journal>,
     pub files: Arc<FileTable>,
     pub homes: Arc<UnitHomes>,

@@ -234,7 +234,9 @@ impl Flusher {
         how: FlushEnd,
     ) -> Result<Stamp> {
         let (shared, path) = (self.base.shared.clone(), path.to_vec());
+        let lease = self.base.lease.clone();
         let finish = move || {
+            lease.check()?;
             let (file, seen) = open_same(&*shared, &path, inode, Access::Write)?;
             flush_end::set_size_and_times(&*file, &seen, size, how)
         };

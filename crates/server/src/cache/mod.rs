@@ -52,7 +52,7 @@ use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::reclaim::OpenFile;
 use tameike_core::{Cluster, HomeId, InodeId, NodeId, Result, View};
-use tameike_fabric::{RequestContext, Rpc};
+use tameike_fabric::{MapLease, RequestContext, Rpc};
 use tameike_io::Runtime;
 use tameike_io::shared::SharedFs;
 use tameike_store::{ExtentStore, Ledger};
@@ -70,6 +70,8 @@ pub struct CacheParts {
     pub extents: Arc<ExtentStore>,
     /// The shared file system.
     pub shared: Arc<dyn SharedFs>,
+    /// Without it, nothing is written to the shared file system.
+    pub lease: Arc<MapLease>,
     /// Sends requests to other agents.
     pub rpc: Arc<dyn Rpc>,
     /// Whether programs wait for this node; the unit service has the same.
@@ -96,8 +98,18 @@ pub struct CacheService {
 impl CacheService {
     /// The service of one node, with the files that its ledger has from an earlier incarnation.
     pub fn new(parts: CacheParts) -> Result<Arc<Self>> {
-        let CacheParts { runtime, cluster, ledger, extents, shared, rpc, activity, flush_parallel, holders } =
-            parts;
+        let CacheParts {
+            runtime,
+            cluster,
+            ledger,
+            extents,
+            shared,
+            lease,
+            rpc,
+            activity,
+            flush_parallel,
+            holders,
+        } = parts;
         let journal = Arc::new(Journal::new(ledger.clone(), cluster.clone(), rpc.local()));
         let files = Arc::new(FileTable::new(journal.clone()));
         let base = Base {
@@ -106,6 +118,7 @@ impl CacheService {
             queue: Arc::new(DirtyQueue::new(runtime.clone())),
             runtime,
             shared,
+            lease,
             journal,
             files,
         };

@@ -77,8 +77,10 @@ impl UnitService {
         }
         let rest = done.len() < dirty_count;
         let (size, ending) = (order.size.max(end), order.ending.filter(|_| !rest));
+        let lease = self.parts.lease.clone();
         let finish = move || match ending.filter(|_| file.writer_sets_times()) {
             Some(ending) => {
+                lease.check()?;
                 flush_end::set_size_and_times(&*file, &seen, size, ending).map(|stat| Some(stat.stamp()))
             }
             None => flush_end::sync(&*file).map(|()| None),
@@ -139,8 +141,9 @@ impl UnitService {
         let size = order.size.max(start + u64::from(dirty.ranges.end()));
         let (frame, held) = self.read_dirty(dirty, order.generation, Some(&order.path)).await?;
         let (own_file, ranges) = (file.clone(), dirty.ranges.clone());
-        let distrust = order.distrust;
+        let (distrust, lease) = (order.distrust, self.parts.lease.clone());
         let write = move || {
+            lease.check()?;
             if distrust {
                 free_blocks(&*own_file, start, &ranges, size.max(own_file.stat()?.size));
             }

@@ -28,7 +28,7 @@ use tameike_core::wire::unit::{
     Backing, LOCATIONS_MAX, Sought, SpaceChange, UnitLocation, UnitReply, UnitRequest,
 };
 use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_fabric::{Carried, Rpc, Target, TimeLimitedCalls};
+use tameike_fabric::{Carried, MapLease, Rpc, Target, TimeLimitedCalls};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
@@ -47,6 +47,8 @@ pub struct UnitParts {
     pub copies: Copies,
     /// The shared file system.
     pub shared: Arc<dyn SharedFs>,
+    /// Without it, nothing is written to the shared file system.
+    pub lease: Arc<MapLease>,
     /// Sends requests to other agents.
     pub rpc: Arc<dyn Rpc>,
     /// Frames for replies to reads.

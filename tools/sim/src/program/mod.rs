@@ -93,17 +93,18 @@ impl Step {
 }
 
 impl Injection {
-    /// Whether homes with replicas must survive it, which takes a failover.
-    fn needs_failover(&self) -> bool {
+    /// Whether homes with replicas survive it.
+    fn is_survived(&self) -> bool {
         match self {
-            Self::Kill { .. } | Self::Partition { .. } | Self::Disk(..) | Self::Rot(_) => true,
-            Self::Heal
+            // Only the authority changes the map.
+            Self::Partition { .. } | Self::Disk(..) | Self::Rot(_) | Self::Map(_) => false,
+            Self::Kill { .. }
+            | Self::Heal
             | Self::Network(_)
             | Self::Tree(_)
             | Self::Flip(_)
             | Self::Warm(_)
-            | Self::Slow(..)
-            | Self::Map(_) => false,
+            | Self::Slow(..) => true,
         }
     }
 }
@@ -120,7 +121,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program on a cluster whose homes have this many replicas, without the faults that need a failover.
+    /// The program on a cluster whose homes have this many replicas. One agent fails at most, but not that of node 0, which checks use.
     #[must_use]
     pub fn replicated(mut self, replicas: u32) -> Self {
         if replicas > 1 {
@@ -131,11 +132,20 @@ impl Program {
             world.slowness.resize(count, Duration::ZERO);
             world.skew.resize(count, Duration::ZERO);
             self.crashes = false;
+            let mut failing = 1_u32;
             for step in &mut self.steps {
-                if let Step::Together(actions) = step {
-                    let stays = |action: &Action| !matches!(action, Action::Injection(_, fault) if fault.needs_failover());
-                    actions.retain(stays);
-                }
+                let Step::Together(actions) = step else { continue };
+                actions.retain_mut(|action| match action {
+                    Action::Injection(_, Injection::Kill { node, power }) => {
+                        *power = false;
+                        *node = 1 + *node % (count - 1);
+                        let fails = failing > 0;
+                        failing = failing.saturating_sub(1);
+                        fails
+                    }
+                    Action::Injection(_, fault) => fault.is_survived(),
+                    Action::Call { .. } => true,
+                });
             }
         }
         self

@@ -37,7 +37,7 @@ impl Run {
         size: u64,
     ) -> Checked<Vec<u8>> {
         let mut agreed: Option<Vec<u8>> = None;
-        for node in 0..self.world.count() {
+        for node in (0..self.world.count()).filter(|&node| self.world.is_up(node)).collect::<Vec<_>>() {
             let open = self.must_open(node, view, path, id, Flags::READ).await?;
             let reader = Reader { node, opened: open.opened, now: open.opened };
             let read = self.read_whole(node, view, &open).await?;

@@ -207,7 +207,7 @@ impl Run {
         let first = self.walk(0, view).await?;
         self.compare_names(view, &first)?;
         self.compare_counts(view, &first)?;
-        for node in 1..self.world.count() {
+        for node in (1..self.world.count()).filter(|&node| self.world.is_up(node)).collect::<Vec<_>>() {
             let other = self.walk(node, view).await?;
             let name = view.as_str();
             for path in first.keys().chain(other.keys()) {

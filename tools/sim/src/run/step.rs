@@ -214,6 +214,7 @@ impl Run {
     fn inject(&mut self, after: u64, injection: &Injection) -> Promise<()> {
         let mut injection = injection.clone();
         match &mut injection {
+            Injection::Kill { .. } if self.world.replicas() > 1 => self.was_unreachable = true,
             Injection::Kill { power, .. } => {
                 *power &= !self.volatile;
                 (self.must_restart, self.was_unreachable) = (true, true);

@@ -77,7 +77,8 @@ impl World {
         let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
         let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
         let cluster = self.new_cluster()?;
-        let lease = MapLease::unlimited(runtime.clock.clone());
+        let lease = if self.config.replicas > 1 { MapLease::new } else { MapLease::unlimited };
+        let lease = lease(runtime.clock.clone());
         rpc.attach(attached.clone(), cluster.clone());
         let rpc = self.wrapped(Arc::new(rpc));
         let shared = self.tree.mounted_by(id);
@@ -145,11 +146,13 @@ impl World {
         [(); 2].map(|()| Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old)))
     }
 
-    /// The nodes as a new agent knows them, with the first home map.
+    /// The nodes as a new agent knows them, with the current home map.
     fn new_cluster(&self) -> Result<Arc<Cluster>> {
         let cluster =
             Cluster::new(self.cluster.job.clone(), self.cluster.nodes().to_vec(), self.config.replicas);
-        cluster.map(Arc::new).map_err(Fault::io)
+        let cluster = cluster.map_err(Fault::io)?;
+        cluster.replace_map(self.map());
+        Ok(Arc::new(cluster))
     }
 
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {

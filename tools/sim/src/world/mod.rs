@@ -5,6 +5,7 @@
 //! power loss drops, and it can be restarted on them.
 
 mod attached;
+mod authority;
 mod canary;
 mod config;
 mod counted;
@@ -38,6 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly;
+use tameike_agent::authority::Authority;
 use tameike_agent::check::{Report, check_media};
 use tameike_agent::control::AgentMode;
 use tameike_agent::{Memory, Node, Services, Views};
@@ -80,6 +82,8 @@ struct State {
     sites: Vec<Site>,
     incarnations: usize,
     waits: u64,
+    /// The authority of the home map sends leases.
+    has_leases: bool,
 }
 
 /// The cluster.
@@ -99,6 +103,8 @@ pub struct World {
     config: WorldConfig,
     meter: Meter,
     state: Mutex<State>,
+    /// The authority of the home map, if homes have replicas.
+    authority: Option<Mutex<Authority>>,
 }
 
 impl World {
@@ -139,8 +145,9 @@ impl World {
         Arc::new(Self {
             network: SimulatedNetwork::new(simulation.clone(), NetworkFaults::NONE),
             tree,
+            authority: (config.replicas > 1).then(|| Mutex::new(authority::new(&cluster))),
             cluster: Arc::new(cluster),
-            state: Mutex::new(State { sites, incarnations: 0, waits: 0 }),
+            state: Mutex::new(State { sites, incarnations: 0, waits: 0, has_leases: false }),
             simulation,
             countdown,
             tally,
@@ -175,7 +182,8 @@ impl World {
     }
 
     /// Starts all agents, as a driver does.
-    pub async fn start_all(&self, mode: AgentMode, after_power_loss: bool) -> Result<()> {
+    pub async fn start_all(self: &Arc<Self>, mode: AgentMode, after_power_loss: bool) -> Result<()> {
+        self.restart_authority();
         for node in 0..self.count() {
             self.start(node, after_power_loss).await?;
         }
@@ -188,6 +196,7 @@ impl World {
             assembly::greet(&rpc, &self.cluster).await?;
             assembly::begin(&node, &runtime, mode, &rpc)?;
         }
+        self.send_leases();
         Ok(())
     }
 
@@ -200,6 +209,7 @@ impl World {
         self.count_detected(&running.node);
         self.simulation.kill_node(running.incarnation);
         self.network.kill(NodeId(node as u32));
+        self.end_lease(node);
         running.attached.clear();
         running.withheld.clear();
         let waiting = std::mem::take(&mut running.waiting);
@@ -320,7 +330,10 @@ impl World {
                 (node.services().map(|services: &Services| services.cache.clone()), runtime.clone())
             });
             let Some((cache, runtime)) = found else {
-                receipt.faults.push(format!("node {node} is down"));
+                // Other nodes drain the data of an excluded node.
+                if !self.map().excludes(NodeId(node as u32)) {
+                    receipt.faults.push(format!("node {node} is down"));
+                }
                 continue;
             };
             let Some(cache) = cache else { continue };
@@ -346,8 +359,13 @@ impl World {
 
     /// Checks the stores of all nodes, as if they had stopped.
     pub fn check_stores(&self) -> Result<Vec<(usize, Report)>> {
+        let map = self.map();
         let stopped = |(node, site): (usize, &Site)| Some((node, site.disks.as_ref()?.stopped()));
-        let stopped: Vec<_> = self.state.lock().sites.iter().enumerate().filter_map(stopped).collect();
+        let sites = self.state.lock();
+        // Stores of excluded nodes have old copies only.
+        let current = sites.sites.iter().enumerate().filter(|(node, _)| !map.excludes(NodeId(*node as u32)));
+        let stopped: Vec<_> = current.filter_map(stopped).collect();
+        drop(sites);
         stopped.into_iter().map(|(node, media)| Ok((node, check_media(media)?))).collect()
     }
 

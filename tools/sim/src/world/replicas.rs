@@ -52,7 +52,7 @@ impl World {
     /// # Errors
     /// A node is down, or its store is damaged.
     pub async fn compare_copies(&self, units: bool) -> Result<Option<String>> {
-        let map = self.cluster.map();
+        let map = self.map();
         for home in (0..map.count()).map(|home| HomeId(home as u16)) {
             let primary = map.primary(home);
             for &backup in map.backups(home) {

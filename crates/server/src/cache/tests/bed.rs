@@ -21,7 +21,7 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, HomeId, InodeId, JobId, NodeId, NodeInfo, Result, UnitId, View,
 };
-use tameike_fabric::{Answer, Destination, RequestContext, Rpc, Target};
+use tameike_fabric::{Answer, Destination, MapLease, RequestContext, Rpc, Target};
 use tameike_io::disk::Disk;
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
@@ -397,6 +397,7 @@ impl Bed {
             extents: extents.clone(),
             copies,
             shared: self.trees[id.0 as usize].clone(),
+            lease: MapLease::unlimited(runtime.clock.clone()),
             rpc: self.rpc(id),
             read_pool: self.pools[0].clone(),
             flush_pool: self.pools[1].clone(),
@@ -404,6 +405,7 @@ impl Bed {
         });
         let cache = CacheService::new(CacheParts {
             holders: Arc::new(CacheTable::new()),
+            lease: MapLease::unlimited(runtime.clock.clone()),
             runtime,
             cluster: self.cluster.clone(),
             ledger,
