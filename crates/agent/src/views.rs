@@ -20,9 +20,8 @@ use tameike_client::vfs::{Locking, Vfs};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::wire::client::ClientReply;
-use tameike_core::wire::lock::{FileLock, LockOwner};
-use tameike_core::wire::reclaim::Reclaim;
-use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, NodeId, Result, UnitId, View};
+use tameike_core::wire::lock::LockOwner;
+use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId, View};
 use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
@@ -195,17 +194,6 @@ impl Views {
             cache.kept(inode);
         }
     }
-
-    /// STUB
-    pub fn reclaim(&self, _wanted: &dyn Fn(HomeId) -> bool) -> Vec<Reclaim> {
-        vec![Reclaim::default()]
-    }
-
-    /// STUB
-    pub fn homes_moved(&self, _moved: &dyn Fn(HomeId) -> bool) {}
-
-    /// STUB
-    pub fn lost_locks(&self, _locks: &[(InodeId, FileLock)]) {}
 
     /// Returns counters of the sources of read data.
     pub fn counters(&self) -> Vec<Counter> {
