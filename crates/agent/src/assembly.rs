@@ -104,7 +104,7 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
     let activity = services.as_ref().map(|services| services.activity.clone());
     let views = Views::new(
         &parts.runtime,
-        &parts.cluster,
+        (&parts.cluster, &parts.lease),
         &parts.rpc,
         parts.memory,
         parts.local,

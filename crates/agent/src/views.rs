@@ -20,9 +20,10 @@ use tameike_client::vfs::{Locking, Vfs};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::wire::client::ClientReply;
-use tameike_core::wire::lock::LockOwner;
-use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId, View};
-use tameike_fabric::{PeerEvent, Rpc};
+use tameike_core::wire::lock::{FileLock, LockOwner};
+use tameike_core::wire::reclaim::Reclaim;
+use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, NodeId, Result, UnitId, View};
+use tameike_fabric::{MapLease, PeerEvent, Rpc};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFs, TreeSpace};
 use tameike_io::{Payload, Pool, Runtime};
@@ -74,10 +75,10 @@ enum Local {
 }
 
 impl Views {
-    /// Creates the views. `shared` is the shared file system, if there is a cache view; `activity` counts requests to that view.
+    /// Creates the views. `lease` is the lease of the home map; `shared` is the shared file system, if there is a cache view; `activity` counts requests to that view.
     pub fn new(
         runtime: &Runtime,
-        cluster: &Arc<Cluster>,
+        (cluster, lease): (&Arc<Cluster>, &Arc<MapLease>),
         rpc: &Arc<dyn Rpc>,
         memory: &Memory,
         local: LocalFiles,
@@ -93,7 +94,7 @@ impl Views {
         let shared_engine = engine(&memory.shared_view);
         let striped = |root| {
             let (cluster, rpc, engine) = (cluster.clone(), rpc.clone(), shared_engine.clone());
-            Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root))
+            Arc::new(SharedView::new(runtime.clone(), cluster, rpc, engine, root, lease.clone()))
         };
         let local = match local {
             LocalFiles::Directory(tree, capacity) => {
@@ -158,10 +159,36 @@ impl Views {
 
     /// Revokes leases on an inode that another node has changed or renamed.
     pub fn revoke(&self, inode: InodeId) {
-        self.shared.revoke(inode);
-        if let Local::Remote(view) = &self.local {
-            view.revoke(inode);
-        }
+        self.striped().for_each(|view| view.revoke(inode));
+    }
+
+    /// The views whose names are at the homes.
+    fn striped(&self) -> impl Iterator<Item = &Arc<SharedView>> {
+        let local = match &self.local {
+            Local::Remote(view) => Some(view),
+            Local::Directory(_) | Local::Mounted(_) => None,
+        };
+        std::iter::once(&self.shared).chain(local)
+    }
+
+    /// Drops what programs and views have cached of names at homes that have moved to other nodes. Call it before [`Self::reclaim`]: the next
+    /// primary does not know of the leases of the earlier one.
+    pub fn homes_moved(&self, moved: &dyn Fn(HomeId) -> bool) {
+        self.striped().for_each(|view| view.homes_moved(moved));
+    }
+
+    /// What programs of this node have open and locked at homes that are `wanted`, in messages that name no home as complete. Call it after the
+    /// home map has changed.
+    pub fn reclaim(&self, wanted: &dyn Fn(HomeId) -> bool) -> Vec<Reclaim> {
+        let opens = self.striped().flat_map(|view| view.opens(wanted)).collect();
+        let files = self.cache.as_ref().map_or_else(Vec::new, |cache| cache.open_files(wanted));
+        let locks = self.locks().flat_map(|locks| locks.held(wanted)).collect();
+        Reclaim { complete: Vec::new(), opens, files, locks }.into_parts()
+    }
+
+    /// Records that the next primary of a home has given locks of this node to another one.
+    pub fn lost_locks(&self, lost: &[(InodeId, FileLock)]) {
+        self.locks().for_each(|locks| locks.lost(lost));
     }
 
     /// Handles a rename of a directory of the shared file system by another node.

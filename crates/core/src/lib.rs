@@ -10,6 +10,7 @@ pub mod errno;
 pub mod homes;
 pub mod ids;
 pub mod limits;
+pub mod lock_table;
 pub mod name;
 pub mod patch;
 pub mod placement;

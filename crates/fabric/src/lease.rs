@@ -25,6 +25,8 @@ pub struct MapLease {
     clock: Arc<dyn Clock>,
     /// Its end in nanoseconds of the monotonic clock; the largest number if it never ends.
     until: AtomicU64,
+    /// When the node got it after a time without.
+    since: AtomicU64,
     /// When the latest answers were sent, by number.
     answers: Mutex<BTreeMap<u64, Duration>>,
     renewed: Event,
@@ -42,8 +44,8 @@ impl MapLease {
     }
 
     fn until(clock: Arc<dyn Clock>, until: u64) -> Arc<Self> {
-        let (answers, renewed) = Default::default();
-        Arc::new(Self { clock, until: AtomicU64::new(until), answers, renewed })
+        let (since, answers, renewed) = Default::default();
+        Arc::new(Self { clock, until: AtomicU64::new(until), since, answers, renewed })
     }
 
     /// Takes a message of the authority, which acknowledges an answer, and notes that the answer with this number is sent now.
@@ -51,8 +53,11 @@ impl MapLease {
         let now = self.clock.monotonic();
         let mut answers = self.answers.lock();
         if let Some(sent) = acknowledged.and_then(|number| answers.get(&number).copied()) {
-            let until = u64::try_from((sent + MAP_LEASE).as_nanos()).unwrap_or(u64::MAX);
-            self.until.fetch_max(until, Ordering::AcqRel);
+            if !self.is_valid() {
+                self.since.store(nanoseconds(now), Ordering::Relaxed);
+            }
+            // Before the end: a reader of the new end reads the new start too.
+            self.until.fetch_max(nanoseconds(sent + MAP_LEASE), Ordering::AcqRel);
         }
         let kept = acknowledged.map_or_else(BTreeMap::new, |number| answers.split_off(&number));
         *answers = kept;
@@ -82,6 +87,17 @@ impl MapLease {
         Err(Fault::new(Errno::EHOSTDOWN, problem))
     }
 
+    /// Whether the node has the lease now and has had it all the time since `start`. Otherwise it may have been excluded meanwhile: homes have
+    /// then dropped what they granted it before.
+    pub fn covers(&self, start: Duration) -> bool {
+        self.is_valid() && nanoseconds(start) >= self.since.load(Ordering::Relaxed)
+    }
+
+    /// When it ends, by the monotonic clock, unless it is renewed.
+    pub fn end(&self) -> Duration {
+        Duration::from_nanos(self.until.load(Ordering::Acquire))
+    }
+
     /// Waits until the node has the lease, or `changed` completes.
     pub async fn wait_valid(&self, changed: impl Future<Output = ()> + Unpin) {
         let mut changed = changed;
@@ -96,6 +112,10 @@ impl MapLease {
             }
         }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -128,5 +148,32 @@ mod tests {
         rest(MAP_LEASE);
         assert!(!lease.is_valid(), "an answer that was never sent grants nothing");
         assert!(MapLease::unlimited(runtime.clock).is_valid());
+    }
+
+    #[test]
+    fn a_lease_covers_the_time_since_its_last_gap() {
+        let simulation = Simulation::new(1);
+        let runtime = simulation.runtime();
+        let lease = MapLease::new(runtime.clock.clone());
+        let rest = |time| simulation.run(runtime.sleep(time));
+        rest(MAP_LEASE);
+        let before = runtime.clock.monotonic();
+        lease.renew(1, None);
+        rest(MAP_LEASE / 2);
+        assert_eq!(lease.end(), Duration::ZERO);
+        let start = runtime.clock.monotonic();
+        lease.renew(2, Some(1));
+        assert!(lease.covers(start) && !lease.covers(before));
+        assert_eq!(lease.end(), before + MAP_LEASE);
+        rest(MAP_LEASE / 4);
+        lease.renew(3, Some(2));
+        assert!(lease.covers(start), "it is renewed in time");
+        rest(2 * MAP_LEASE);
+        assert!(!lease.covers(runtime.clock.monotonic()));
+        lease.renew(4, Some(3));
+        lease.renew(5, Some(4));
+        assert!(lease.covers(runtime.clock.monotonic()) && !lease.covers(start), "it ended in between");
+        let unlimited = MapLease::unlimited(runtime.clock);
+        assert!(unlimited.covers(Duration::ZERO) && unlimited.end() > 1000 * MAP_LEASE);
     }
 }

@@ -66,7 +66,7 @@ impl CacheView {
     ) -> Result<Opened> {
         let (file, stamp) = (Identity::of(stat), stat.stamp());
         let inode = file.inode;
-        let opening = self.opens.begin(inode);
+        let opening = self.opens.begin(inode, &path, stamp);
         let (state, holders) = self.ask_open((inode, path.clone(), stamp), true, made).await?;
         let cell = match self.opens.of_file(&file) {
             Some(open) => {

@@ -8,6 +8,8 @@ mod moved;
 mod opens;
 mod removal;
 mod sparse;
+#[cfg(test)]
+mod tests;
 mod view;
 mod warm;
 
@@ -23,7 +25,8 @@ use std::sync::Arc;
 use tameike_core::wire::Reply;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
-use tameike_core::{Attr, Cluster, Errno, FileKind, InodeId, Layout, Result};
+use tameike_core::wire::reclaim;
+use tameike_core::{Attr, Cluster, Errno, FileKind, HomeId, InodeId, Layout, Result};
 use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
 use tameike_io::shared::{FileStat, SharedFs};
@@ -51,6 +54,12 @@ impl CacheView {
         let below = Passthrough::new(runtime.clone(), fs, Waiting::Apart);
         let locks = FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone());
         Self { runtime, cluster, rpc, engine, below, opens: Opens::default(), locks }
+    }
+
+    /// The files that programs of this node have open or are opening, and whose coordinators' homes are `wanted`. Call it after the home map has
+    /// changed. Files without names are missing: this node uses the shared files itself.
+    pub fn open_files(&self, wanted: impl Fn(HomeId) -> bool) -> Vec<reclaim::OpenFile> {
+        self.opens.named(|inode| wanted(self.cluster.inode_home(inode)))
     }
 
     async fn ask(&self, to: impl Into<Destination>, request: CacheRequest) -> Result<CacheReply> {

@@ -5,12 +5,14 @@ use crate::handles::Handles;
 use crate::passthrough::Identity;
 use crate::types::{HandleNumber, OpenMode};
 use parking_lot::Mutex;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tameike_core::InodeId;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::Stamp;
+use tameike_core::wire::reclaim;
 use tameike_io::shared::SharedFile;
 
 /// One open handle.
@@ -96,8 +98,17 @@ impl OpenFile {
 #[derive(Default)]
 pub(super) struct Opens {
     handles: Handles<InodeId, Arc<OpenFile>>,
-    /// Per file: number of opens in progress, and whether another node has begun to remove the file meanwhile.
-    opening: Mutex<BTreeMap<InodeId, (usize, bool)>>,
+    opening: Mutex<BTreeMap<InodeId, InProgress>>,
+}
+
+/// Opens in progress of one file.
+struct InProgress {
+    count: usize,
+    /// True if another node has begun to remove the file meanwhile.
+    is_removed: bool,
+    /// Of the last of them.
+    path: Vec<u8>,
+    stamp: Stamp,
 }
 
 /// An open in progress.
@@ -109,17 +120,17 @@ pub(super) struct Opening<'a> {
 impl Opening<'_> {
     /// Ends the open. Returns true if another node has begun to remove the file meanwhile.
     pub(super) fn end(self) -> bool {
-        self.opens.opening.lock().get(&self.inode).is_some_and(|(_, removed)| *removed)
+        self.opens.opening.lock().get(&self.inode).is_some_and(|file| file.is_removed)
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         let mut opening = self.opens.opening.lock();
-        if let Some((count, _)) = opening.get_mut(&self.inode) {
-            *count -= 1;
-            if *count == 0 {
-                opening.remove(&self.inode);
+        if let Entry::Occupied(mut file) = opening.entry(self.inode) {
+            file.get_mut().count -= 1;
+            if file.get().count == 0 {
+                file.remove();
             }
         }
     }
@@ -127,15 +138,35 @@ impl Drop for Opening<'_> {
 
 impl Opens {
     /// Begins an open: removals by other nodes are recorded from now on.
-    pub(super) fn begin(&self, inode: InodeId) -> Opening<'_> {
-        self.opening.lock().entry(inode).or_default().0 += 1;
+    pub(super) fn begin(&self, inode: InodeId, path: &[u8], stamp: Stamp) -> Opening<'_> {
+        let mut opening = self.opening.lock();
+        let new = || InProgress { count: 0, is_removed: false, path: Vec::new(), stamp };
+        let file = opening.entry(inode).or_insert_with(new);
+        file.count += 1;
+        (file.path, file.stamp) = (path.to_vec(), stamp);
         Opening { opens: self, inode }
+    }
+
+    /// The files that are open or being opened and have names, each once.
+    pub(super) fn named(&self, wanted: impl Fn(InodeId) -> bool) -> Vec<reclaim::OpenFile> {
+        let mut named = BTreeMap::new();
+        // An open enters the handles before it leaves this table.
+        for (&inode, file) in self.opening.lock().iter().filter(|(inode, _)| wanted(**inode)) {
+            named.insert(inode, reclaim::OpenFile { inode, path: file.path.clone(), stamp: file.stamp });
+        }
+        for (inode, open) in self.handles.all() {
+            if wanted(inode) && !open.is_orphan() {
+                let path = open.path.lock().clone();
+                named.insert(inode, reclaim::OpenFile { inode, path, stamp: open.stamp });
+            }
+        }
+        named.into_values().collect()
     }
 
     /// Records that another node has begun to remove the file, or that the removal did not happen.
     pub(super) fn set_removed(&self, inode: InodeId, is_removed: bool) {
-        if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
-            *removed = is_removed;
+        if let Some(file) = self.opening.lock().get_mut(&inode) {
+            file.is_removed = is_removed;
         }
     }
 

@@ -7,6 +7,9 @@
 //!
 //! The client withdraws a request that got no reply, and repeats that until the home answers. Until then the owner gets no lock of the
 //! file, so that the withdrawal cannot release a later lock.
+//!
+//! It also records the granted locks, which a node reclaims from the next primary of a home. A lock that is being released does not count: the
+//! home may have released it already.
 
 mod deadlock;
 mod names;
@@ -22,9 +25,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tameike_core::lock_table::LockTable;
 use tameike_core::wire::lock::{FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, FaultKind, InodeId, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, FaultKind, HomeId, InodeId, NodeId, Result};
 use tameike_fabric::{Destination, PeerEvent, Rpc};
 use tameike_io::Runtime;
 
@@ -57,8 +61,6 @@ pub struct Ticket(u64);
 struct Owned {
     /// Handles through which the owner has locked since its last close.
     handles: BTreeSet<HandleNumber>,
-    /// True if the owner has had a lock of the file since its last close.
-    locked: bool,
     /// Number of withdrawals in progress.
     doubts: u32,
 }
@@ -66,10 +68,24 @@ struct Owned {
 #[derive(Default)]
 struct State {
     owners: BTreeMap<(InodeId, u64), Owned>,
+    /// Locks that owners hold, by file.
+    held: BTreeMap<InodeId, LockTable>,
     /// Requests that wait.
     waits: BTreeMap<Ticket, (InodeId, u64)>,
     /// Nodes whose agents have failed; the locks of the files with homes there are lost.
     failed: BTreeSet<NodeId>,
+}
+
+impl State {
+    /// The owner no longer holds these bytes.
+    fn unlocked(&mut self, inode: InodeId, owner: LockOwner, range: LockRange) {
+        if let Some(held) = self.held.get_mut(&inode) {
+            held.unlock(owner, range);
+            if held.is_empty() {
+                self.held.remove(&inode);
+            }
+        }
+    }
 }
 
 /// The locks of one view of this node.
@@ -110,8 +126,27 @@ impl FileLocks {
 
     /// Returns true if an owner has locks of any file, as far as this node knows.
     fn has_locks(&self, owner: LockOwner) -> bool {
+        self.state.lock().held.values().any(|held| held.has(owner))
+    }
+
+    /// The locks that owners of this node hold of files whose home is `wanted`. Call it after the home map has changed: locks that a home grants
+    /// under the earlier map are then either among them, or requested again.
+    pub fn held(&self, wanted: impl Fn(HomeId) -> bool) -> Vec<(InodeId, FileLock)> {
         let state = self.state.lock();
-        state.owners.iter().any(|((_, number), owned)| *number == owner.number && owned.locked)
+        let files = state.held.iter().filter(|(inode, _)| wanted(self.cluster.inode_home(**inode)));
+        files.flat_map(|(inode, held)| held.iter().map(|lock| (*inode, *lock))).collect()
+    }
+
+    /// Records that the next primary has refused to let these locks be reclaimed: this node was excluded, and another one has taken them.
+    pub fn lost(&self, locks: &[(InodeId, FileLock)]) {
+        let mut state = self.state.lock();
+        for (inode, lock) in locks {
+            let is_own = |held: &FileLock| held.owner == lock.owner && held.range.overlaps(lock.range);
+            if state.held.get(inode).is_some_and(|held| held.iter().any(is_own)) {
+                log::error!("process {} has lost its lock of {inode} to another node", lock.pid);
+                state.unlocked(*inode, lock.owner, lock.range);
+            }
+        }
     }
 
     /// The files for whose locks an owner waits.
@@ -163,26 +198,42 @@ impl FileLocks {
                 state.waits.insert(ticket, (inode, lock.owner.number));
             }
         }
-        let request = LockRequest::Lock { inode, lock, ticket: ticket.0, wait };
-        let taken = if wait {
-            let taken = self.wait((inode, lock.owner), ticket, self.ask(inode, request)).await;
+        let taken = self.request(inode, handle, lock, (ticket, wait)).await;
+        if wait {
             self.state.lock().waits.remove(&ticket);
-            taken
-        } else {
-            self.ask(inode, request).await
-        };
-        match &taken {
-            Ok(_) => {
-                // A close in another thread may have cleared the owner's handles since; the owner has a lock now.
-                let mut state = self.state.lock();
-                let owned = state.owners.entry((inode, lock.owner.number)).or_default();
-                owned.handles.insert(handle);
-                owned.locked = true;
-            }
-            Err(fault) if !is_answer(fault) => self.withdraw(inode, (lock.owner, lock.range), ticket),
-            Err(_) => {}
         }
-        taken.map(drop)
+        if taken.as_ref().is_err_and(|fault| !is_answer(fault)) {
+            self.withdraw(inode, (lock.owner, lock.range), ticket);
+        }
+        taken
+    }
+
+    /// Requests a lock, and records it.
+    async fn request(
+        &self,
+        inode: InodeId,
+        handle: HandleNumber,
+        lock: FileLock,
+        (ticket, wait): (Ticket, bool),
+    ) -> Result<()> {
+        loop {
+            let epoch = self.cluster.epoch();
+            let answer = self.ask(inode, LockRequest::Lock { inode, lock, ticket: ticket.0, wait });
+            match wait {
+                true => self.wait((inode, lock.owner), ticket, answer).await?,
+                false => answer.await?,
+            };
+            let mut state = self.state.lock();
+            // An earlier primary may have granted the lock, after it was listed for the next one: that one decides. It grants a lock again that
+            // the owner has.
+            if self.cluster.epoch() == epoch {
+                // A close in another thread may have cleared the owner's handles since; the owner has a lock now. If it was released meanwhile, it
+                // ends with the handle.
+                state.owners.entry((inode, lock.owner.number)).or_default().handles.insert(handle);
+                state.held.entry(inode).or_default().take(lock);
+                return Ok(());
+            }
+        }
     }
 
     /// Waits for the reply to a lock request, and checks for deadlocks meanwhile.
@@ -234,6 +285,7 @@ impl FileLocks {
 
     pub(crate) async fn unlock(self: &Arc<Self>, inode: InodeId, owner: u64, range: LockRange) -> Result<()> {
         let owner = self.owner(owner);
+        self.state.lock().unlocked(inode, owner, range);
         let done = self.ask(inode, LockRequest::Unlock { inode, owner, range }).await.map(drop);
         if let Err(fault) = &done
             && !is_answer(fault)
@@ -282,7 +334,6 @@ impl FileLocks {
         };
         forget(owned);
         let (is_last, idle) = (owned.handles.is_empty(), owned.doubts == 0);
-        owned.locked &= !is_last;
         if is_last && idle {
             state.owners.remove(&(inode, owner));
         }
@@ -297,7 +348,11 @@ impl FileLocks {
 
     /// Has the home undo a request that it may have executed. Retries until the home answers or has failed.
     fn withdraw(self: &Arc<Self>, inode: InodeId, (owner, range): (LockOwner, LockRange), ticket: Ticket) {
-        self.state.lock().owners.entry((inode, owner.number)).or_default().doubts += 1;
+        {
+            let mut state = self.state.lock();
+            state.owners.entry((inode, owner.number)).or_default().doubts += 1;
+            state.unlocked(inode, owner, range);
+        }
         let (locks, home) = (self.clone(), self.cluster.inode_home(inode));
         self.runtime.spawn(async move {
             let request = LockRequest::Withdraw { inode, owner, range, ticket: ticket.0 };

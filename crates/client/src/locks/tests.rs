@@ -99,6 +99,7 @@ impl Rpc for HomeRpc {
 
 struct Bed {
     simulation: Simulation,
+    cluster: Arc<Cluster>,
     home: Arc<HomeRpc>,
     locks: Arc<FileLocks>,
 }
@@ -107,13 +108,25 @@ impl Bed {
     fn new() -> Self {
         let simulation = Simulation::new(5);
         let home = Arc::new(HomeRpc(Mutex::default()));
-        let locks = FileLocks::new(simulation.runtime(), fixtures::cluster(1), home.clone());
-        Self { simulation, home, locks }
+        // As in a job with replicas, the home of a file may move from the first node to the second.
+        let cluster = fixtures::cluster(2);
+        let locks = FileLocks::new(simulation.runtime(), cluster.clone(), home.clone());
+        Self { simulation, cluster, home, locks }
     }
 
     /// Takes a lock. Returns its outcome, set when the request ends.
     fn take(&self, number: u64, handle: HandleNumber, wait: bool) -> Arc<Mutex<Option<Result<()>>>> {
-        let lock = FileLock { owner: owner(number), range: ALL, kind: LockKind::Exclusive, pid: 1 };
+        self.take_range(number, handle, ALL, wait)
+    }
+
+    fn take_range(
+        &self,
+        number: u64,
+        handle: HandleNumber,
+        range: LockRange,
+        wait: bool,
+    ) -> Arc<Mutex<Option<Result<()>>>> {
+        let lock = FileLock { owner: owner(number), range, kind: LockKind::Exclusive, pid: 1 };
         let (locks, outcome) = (self.locks.clone(), Arc::new(Mutex::new(None)));
         let (ticket, result) = (locks.ticket(), outcome.clone());
         self.simulation.runtime().spawn(async move {
@@ -130,6 +143,19 @@ impl Bed {
     /// The requests that the home got since the last call.
     fn requests(&self) -> Vec<LockRequest> {
         std::mem::take(&mut self.home.0.lock().requests)
+    }
+
+    /// The locks to reclaim: number of the owner, first and last byte.
+    fn held(&self) -> Vec<(u64, u64, u64)> {
+        let home = self.cluster.inode_home(FILE);
+        assert_eq!(self.locks.held(|other| other != home), [], "locks of other homes");
+        let held = self.locks.held(|other| other == home).into_iter().map(|(inode, lock)| {
+            assert_eq!(inode, FILE);
+            (lock.owner.number, lock.range.start, lock.range.last)
+        });
+        let mut held: Vec<_> = held.collect();
+        held.sort_unstable();
+        held
     }
 
     fn unlocked_owners(&self) -> Vec<u64> {
@@ -216,6 +242,75 @@ fn a_request_without_a_reply_is_withdrawn_before_the_next_lock() {
     let requests = bed.requests();
     assert!(matches!(requests[..], [LockRequest::Withdraw { .. }]), "{requests:?}");
     assert_eq!(*bed.take(1, ONE, false).lock(), Some(Ok(())));
+}
+
+const fn bytes(start: u64, last: u64) -> LockRange {
+    LockRange { start, last }
+}
+
+#[test]
+fn granted_locks_are_reclaimed_until_they_are_released() {
+    let bed = Bed::new();
+    let taken = |number, handle, range| {
+        assert_eq!(*bed.take_range(number, handle, range, false).lock(), Some(Ok(())));
+    };
+    taken(1, ONE, bytes(0, 99));
+    taken(2, ONE, bytes(200, 299));
+    taken(3, TWO, bytes(300, 399));
+    assert_eq!(bed.held(), [(1, 0, 99), (2, 200, 299), (3, 300, 399)]);
+    bed.simulation.run(bed.locks.unlock(FILE, 1, bytes(40, 59))).expect("unlocked");
+    assert_eq!(bed.held(), [(1, 0, 39), (1, 60, 99), (2, 200, 299), (3, 300, 399)]);
+    bed.run_now(bed.locks.closed(FILE, 1));
+    assert_eq!(bed.held(), [(2, 200, 299), (3, 300, 399)], "a close");
+    bed.run_now(bed.locks.released(FILE, ONE));
+    assert_eq!(bed.held(), [(3, 300, 399)], "a release");
+    let lost = FileLock { owner: owner(3), range: ALL, kind: LockKind::Exclusive, pid: 1 };
+    bed.locks.lost(&[(OTHER, lost)]);
+    assert_eq!(bed.held(), [(3, 300, 399)], "a lock of another file");
+    bed.locks.lost(&[(FILE, lost)]);
+    assert_eq!(bed.held(), []);
+    assert!(bed.locks.state.lock().held.is_empty());
+}
+
+#[test]
+fn locks_that_the_home_may_have_released_are_not_reclaimed() {
+    let bed = Bed::new();
+    assert_eq!(*bed.take_range(1, ONE, bytes(0, 99), false).lock(), Some(Ok(())));
+    // Neither reply arrives. The home may have executed the requests, and withdraws them later.
+    bed.home.0.lock().failing = 1;
+    bed.simulation.run(bed.locks.unlock(FILE, 1, bytes(0, 9))).expect_err("no reply");
+    assert_eq!(bed.held(), [(1, 10, 99)]);
+    bed.simulation.finish();
+    bed.home.0.lock().failing = 1;
+    assert!(bed.take_range(1, ONE, bytes(90, 119), false).lock().as_ref().is_some_and(Result::is_err));
+    assert_eq!(bed.held(), [(1, 10, 89)], "a change of a lock");
+    bed.simulation.finish();
+    bed.home.0.lock().busy = true;
+    let refused = bed.take_range(2, TWO, bytes(200, 299), true);
+    assert_eq!(bed.held(), [(1, 10, 89)], "a request that waits");
+    let ticket = *bed.locks.state.lock().waits.keys().next().expect("it waits");
+    bed.run_now(bed.locks.interrupt(ticket));
+    bed.simulation.settle();
+    assert_eq!(*refused.lock(), Some(Err(Errno::EINTR.into())));
+    assert_eq!(bed.held(), [(1, 10, 89)]);
+}
+
+/// The next primary got the list of locks before the reply of the earlier one arrived: no other lock would exclude this one there.
+#[test]
+fn a_lock_that_an_earlier_primary_has_granted_is_requested_again() {
+    let bed = Bed::new();
+    bed.home.0.lock().busy = true;
+    let outcome = bed.take(1, ONE, true);
+    let home = bed.cluster.inode_home(FILE);
+    assert!(bed.cluster.replace_map(bed.cluster.map().with_primary(home, NodeId(1))));
+    assert_eq!(bed.held(), []);
+    bed.home.0.lock().grant_all();
+    bed.simulation.settle();
+    assert_eq!(*outcome.lock(), Some(Ok(())));
+    let requests = bed.requests();
+    assert!(matches!(requests[..], [LockRequest::Lock { .. }]), "{requests:?}");
+    assert_eq!(bed.held(), [(1, 0, u64::MAX)]);
+    assert!(bed.locks.state.lock().waits.is_empty());
 }
 
 #[test]

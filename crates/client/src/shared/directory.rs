@@ -76,6 +76,16 @@ impl DirectoryCache {
         }
     }
 
+    /// Invalidates what homes that have moved to other nodes have replied. Any of them may have a part of a sharded directory.
+    pub(super) fn homes_moved(&self, is_moved: impl Fn(InodeId) -> bool) {
+        for (dir, cached) in &mut *self.known.lock() {
+            if cached.sharded || is_moved(*dir) {
+                cached.attr = None;
+                cached.parts.clear();
+            }
+        }
+    }
+
     /// Sums the stats of all `nodes` with children of the directory. Returns None unless all are fresh.
     pub(super) fn fresh_stat(&self, dir: InodeId, nodes: &[NodeId], now: Duration) -> Option<DirStat> {
         let directories = self.known.lock();

@@ -1,7 +1,8 @@
 //! Dentry leases: the homes permit this node to answer lookups of these names from its cache.
 //!
 //! A lease ends when the home revokes it, when this node changes the inode or name, and after [`NAME_LEASE`]. A reply in flight during a
-//! change may predate it and is not cached.
+//! change may predate it and is not cached. It also ends when its home moves to another node, or when this node's lease of the home map ends:
+//! the home, or its next primary, may then have dropped it.
 //!
 //! Leased names may be published to programs (see [`Shown`]). A name is hidden before its lease ends.
 
@@ -9,10 +10,12 @@ use super::shown::Shown;
 use crate::data::Access;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::limits::{DENTRY_LEASES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Attr, InodeId};
+use tameike_fabric::MapLease;
 
 /// Number of change counters. Inodes share counters; a reply is not cached if the counter of its inode changed while it was in flight.
 const CHANGES: usize = 32;
@@ -31,6 +34,12 @@ struct NameLease {
     until: Duration,
     /// True if the name may be published to programs.
     is_shown: bool,
+}
+
+impl NameLease {
+    fn is_valid(&self, map: &MapLease, now: Duration) -> bool {
+        self.until > now && map.covers(self.until.saturating_sub(NAME_LEASE))
+    }
 }
 
 #[derive(Default)]
@@ -55,6 +64,10 @@ impl Names {
     fn count(&mut self, inode: InodeId) {
         let count = &mut self.changes[count_of(inode)];
         *count = count.wrapping_add(1);
+    }
+
+    fn count_all(&mut self) {
+        self.changes.iter_mut().for_each(|count| *count = count.wrapping_add(1));
     }
 
     fn remove(&mut self, inode: InodeId) {
@@ -86,13 +99,20 @@ impl Names {
 }
 
 /// Leased names of a view. Times are monotonic.
-#[derive(Default)]
-pub(super) struct NameLeases(Mutex<Names>);
+pub(super) struct NameLeases {
+    names: Mutex<Names>,
+    /// The lease of the home map, without which no other counts.
+    map: Arc<MapLease>,
+}
 
 impl NameLeases {
+    pub(super) fn new(map: Arc<MapLease>) -> Self {
+        Self { names: Mutex::default(), map }
+    }
+
     /// Captures the counters. Call it before a request or a read of the cache, at `time`.
     pub(super) fn start_request(&self, time: Duration) -> RequestStart {
-        let names = self.0.lock();
+        let names = self.names.lock();
         RequestStart { time, changes: names.changes, accesses: names.accesses }
     }
 
@@ -100,12 +120,12 @@ impl NameLeases {
     /// before [`complete`](super::SharedView::complete) could add it.
     pub(super) fn is_overtaken(&self, inode: InodeId, start: &RequestStart) -> bool {
         let count = count_of(inode);
-        self.0.lock().accesses[count] != start.accesses[count]
+        self.names.lock().accesses[count] != start.accesses[count]
     }
 
     /// Caches a name and its inode's attributes from a home's reply, unless a change may have overtaken the reply.
     pub(super) fn add(&self, entry: EntryName, attr: Attr, start: RequestStart) {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
         let count = count_of(attr.inode);
         if names.changes[count] != start.changes[count] {
             return;
@@ -123,20 +143,20 @@ impl NameLeases {
 
     /// Returns the attributes of the inode that the name refers to, if the name is leased.
     pub(super) fn find(&self, entry: &EntryName, now: Duration) -> Option<Attr> {
-        let names = self.0.lock();
+        let names = self.names.lock();
         let name = names.leases.get(names.inodes.get(entry)?)?;
-        (name.until > now).then(|| name.attr.clone())
+        name.is_valid(&self.map, now).then(|| name.attr.clone())
     }
 
     pub(super) fn attr(&self, inode: InodeId, now: Duration) -> Option<Attr> {
-        let names = self.0.lock();
+        let names = self.names.lock();
         let name = names.leases.get(&inode)?;
-        (name.until > now).then(|| name.attr.clone())
+        name.is_valid(&self.map, now).then(|| name.attr.clone())
     }
 
     /// Replaces the attributes after writes by this node with those that the home has reported since.
     pub(super) fn wrote(&self, attr: Attr) {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
         let inode = attr.inode;
         names.count(inode);
         // Leased attributes of the same or a later generation may be newer: keep them.
@@ -150,7 +170,7 @@ impl NameLeases {
 
     /// Records that an access was sent to the home. The lease continues with the new access time only if the home has certainly `taken` it.
     pub(super) fn accessed(&self, inode: InodeId, taken: Option<Access>) {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
         names.count(inode);
         let count = &mut names.accesses[count_of(inode)];
         *count = count.wrapping_add(1);
@@ -162,12 +182,13 @@ impl NameLeases {
     }
 
     pub(super) fn show_in(&self, shown: Shown) {
-        self.0.lock().shown = Some(shown);
+        self.names.lock().shown = Some(shown);
     }
 
-    /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see.
+    /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see. Programs do not see the
+    /// lease of the home map: they get the name until the end of both.
     pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
         let Names { leases, shown, .. } = &mut *names;
         let (Some(shown), Some(name)) =
             (shown.as_ref().filter(|shown| shown.is_used()), leases.get_mut(&inode))
@@ -175,31 +196,40 @@ impl NameLeases {
             return;
         };
         let mut attr = name.attr.clone();
-        if complete(&mut attr) {
-            name.is_shown = shown.show(&name.entry, attr, name.until);
+        if self.map.covers(name.until.saturating_sub(NAME_LEASE)) && complete(&mut attr) {
+            name.is_shown = shown.show(&name.entry, attr, name.until.min(self.map.end()));
         }
     }
 
     /// Hides the name of an inode: programs must send requests for it.
     pub(super) fn hide(&self, inode: InodeId) {
-        self.0.lock().hide(inode);
+        self.names.lock().hide(inode);
     }
 
     /// Ends the lease after a change of the inode or its name.
     pub(super) fn changed(&self, inode: InodeId) {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
         names.count(inode);
         names.remove(inode);
     }
 
     /// Ends the lease on a name that now refers to another inode, or none.
     pub(super) fn renamed(&self, entry: &EntryName) {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
         // The inode is not known for certain, so every counter changes.
-        names.changes.iter_mut().for_each(|count| *count = count.wrapping_add(1));
+        names.count_all();
         if let Some(inode) = names.inodes.get(entry).copied() {
             names.remove(inode);
         }
+    }
+
+    /// Ends the leases on inodes whose homes have moved to other nodes.
+    pub(super) fn homes_moved(&self, is_moved: impl Fn(InodeId) -> bool) {
+        let mut names = self.names.lock();
+        // Replies in flight may be those of the earlier primaries.
+        names.count_all();
+        let moved: Vec<_> = names.leases.keys().copied().filter(|inode| is_moved(*inode)).collect();
+        moved.into_iter().for_each(|inode| names.remove(inode));
     }
 }
 

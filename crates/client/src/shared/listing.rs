@@ -95,7 +95,7 @@ mod tests {
     use tameike_core::NodeId;
     use tameike_core::wire::meta::{DirStat, EntryName, Target};
     use tameike_core::wire::{Reply, Request};
-    use tameike_fabric::{Answer, Rpc};
+    use tameike_fabric::{Answer, MapLease, Rpc};
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload, Slab};
 
@@ -160,7 +160,8 @@ mod tests {
         let homes = Arc::new(homes);
         let (runtime, pool) = (Simulation::new(1).runtime(), Slab::new(1).expect("a frame").pool(1));
         let engine = DataEngine::new(runtime.clone(), cluster.clone(), homes.clone(), pool, None);
-        (SharedView::new(runtime, cluster, homes.clone(), engine, InodeId::ROOT), homes)
+        let lease = MapLease::unlimited(runtime.clock.clone());
+        (SharedView::new(runtime, cluster, homes.clone(), engine, InodeId::ROOT, lease), homes)
     }
 
     /// Regression: a large directory was fetched five times over, and more often on many nodes.

@@ -11,6 +11,8 @@ mod listing;
 mod names;
 mod opens;
 mod shown;
+#[cfg(test)]
+mod tests;
 mod view;
 mod xattrs;
 
@@ -28,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::meta::{MetaReply, MetaRequest, Node, OpenId};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, InodeId, NodeId, Result};
-use tameike_fabric::{Destination, Rpc};
+use tameike_core::{Cluster, Errno, HomeId, InodeId, NodeId, Result};
+use tameike_fabric::{Destination, MapLease, Rpc};
 use tameike_io::Runtime;
 
 #[derive(Clone)]
@@ -58,17 +60,18 @@ pub struct SharedView {
 }
 
 impl SharedView {
-    /// Creates the view with the root directory `root`.
+    /// Creates the view with the root directory `root`. `lease` is the node's lease of the home map.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
         rpc: Arc<dyn Rpc>,
         engine: Arc<DataEngine>,
         root: InodeId,
+        lease: Arc<MapLease>,
     ) -> Self {
         let locks =
             (root == InodeId::ROOT).then(|| FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone()));
-        let (leases, reports) = (Arc::new(NameLeases::default()), engine.reports().clone());
+        let (leases, reports) = (Arc::new(NameLeases::new(lease)), engine.reports().clone());
         Self {
             locks,
             closer: Arc::new(Closer::new(
@@ -94,6 +97,21 @@ impl SharedView {
     /// Drops the lease on an inode that another node has changed or renamed.
     pub fn revoke(&self, inode: InodeId) {
         self.leases.changed(inode);
+    }
+
+    /// Drops leases and cached state that come from homes which have moved to other nodes. Call it before the next primaries serve them.
+    pub fn homes_moved(&self, moved: impl Fn(HomeId) -> bool) {
+        let has_moved = |inode| moved(self.cluster.inode_home(inode));
+        self.leases.homes_moved(has_moved);
+        self.directories.homes_moved(|dir| has_moved(dir) || moved(self.cluster.children_home(dir)));
+    }
+
+    /// The opens of handles at homes that are `wanted`. Call it after the home map has changed: opens that a home counts under the earlier map are
+    /// then either among them, or sent again.
+    pub fn opens(&self, wanted: impl Fn(HomeId) -> bool) -> Vec<(InodeId, OpenId)> {
+        let handles = self.handles.lock();
+        let opens = handles.values().map(|handle| (handle.file.inode, handle.open));
+        opens.filter(|(inode, _)| wanted(self.cluster.inode_home(*inode))).collect()
     }
 
     fn inode(&self, file: FileNumber) -> InodeId {

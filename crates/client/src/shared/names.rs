@@ -168,7 +168,12 @@ impl SharedView {
     }
 
     /// Opens a regular file after its home has counted the open.
-    pub(super) async fn open_counted(&self, node: Node, mode: OpenMode, opening: Opening) -> Result<Opened> {
+    pub(super) async fn open_counted(
+        &self,
+        node: Node,
+        mode: OpenMode,
+        mut opening: Opening,
+    ) -> Result<Opened> {
         let inode = node.attr.inode;
         let version = FileVersion::of_node(&node);
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version, mode);
@@ -180,7 +185,15 @@ impl SharedView {
             file.accessed(self.runtime.now());
         }
         let (direct, has_setid) = (mode.is_direct(file.size()), has_setid(attr.mode));
-        let handle = self.add_handle(file, mode, opening.done());
+        let handle = self.add_handle(file, mode, opening.id());
+        // From now on, lists of opens have it.
+        if opening.may_be_lost()
+            && let Err(fault) = self.send_open(inode, &mut opening).await
+        {
+            self.close_handle(handle);
+            return Err(fault);
+        }
+        opening.done();
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
             let change = AttrChange { size: Some(0), ..AttrChange::default() };

@@ -17,7 +17,9 @@ use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::holders::HolderOutcome;
 use tameike_core::wire::meta::{Closed, Closes, MetaRequest, OpenId, Opener};
-use tameike_core::{Attr, Cluster, Errno, Fault, FaultKind, HomeId, InodeId, NodeId, Result, Timestamp};
+use tameike_core::{
+    Attr, Cluster, Errno, Fault, FaultKind, HomeId, InodeId, MapEpoch, NodeId, Result, Timestamp,
+};
 use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
 
@@ -93,7 +95,7 @@ impl Closer {
 
     pub(super) fn opening(self: &Arc<Self>) -> Opening {
         let open = OpenId(self.last.fetch_add(1, Ordering::Relaxed));
-        Opening { closer: self.clone(), open, home: None }
+        Opening { closer: self.clone(), open, home: None, epoch: self.cluster.epoch() }
     }
 
     /// Queues the report of a close and of the file's last access.
@@ -282,12 +284,15 @@ pub(super) struct Opening {
     open: OpenId,
     /// The home of the last request, which may have counted the open.
     home: Option<HomeId>,
+    /// The home map before that request.
+    epoch: MapEpoch,
 }
 
 impl Opening {
     /// Returns the opener for a request to `home`. The previous home has not counted the open.
     pub(super) fn ask(&mut self, home: HomeId) -> Opener {
         self.home = Some(home);
+        self.epoch = self.closer.cluster.epoch();
         Opener { node: self.closer.rpc.local(), open: self.open }
     }
 
@@ -298,15 +303,25 @@ impl Opening {
         }
     }
 
+    /// The number of the open, once the home has counted it.
+    pub(super) fn id(&self) -> OpenId {
+        self.open
+    }
+
+    /// Whether the home map has changed since the last request. An earlier primary may then have counted the open after this node has listed
+    /// its opens for the next primary.
+    pub(super) fn may_be_lost(&self) -> bool {
+        self.closer.cluster.epoch() != self.epoch
+    }
+
     /// Ends the opening: the home has not counted it.
     pub(super) fn end_uncounted(mut self) {
         self.home = None;
     }
 
     /// Ends the opening: it counts until [`Closer::close`].
-    pub(super) fn done(mut self) -> OpenId {
+    pub(super) fn done(mut self) {
         self.home = None;
-        self.open
     }
 }
 
@@ -328,7 +343,7 @@ mod tests {
     use tameike_core::NodeId;
     use tameike_core::wire::Reply;
     use tameike_core::wire::meta::MetaReply;
-    use tameike_fabric::{Answer, Destination};
+    use tameike_fabric::{Answer, Destination, MapLease};
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload};
 
@@ -382,7 +397,8 @@ mod tests {
         let simulation = Simulation::new(5);
         let rpc = Arc::new(HomeRpc(Mutex::default()));
         let (runtime, cluster) = (simulation.runtime(), fixtures::cluster(4));
-        let closer = Arc::new(Closer::new(runtime, cluster, rpc.clone(), Arc::default(), Arc::default()));
+        let leases = Arc::new(NameLeases::new(MapLease::unlimited(runtime.clock.clone())));
+        let closer = Arc::new(Closer::new(runtime, cluster, rpc.clone(), leases, Arc::default()));
         (simulation, rpc, closer)
     }
 
@@ -418,7 +434,8 @@ mod tests {
         ask(Some(Ok(()))).0.end_uncounted();
         let (opened, third) = ask(Some(Ok(())));
         drop((unknown, dropped));
-        assert_eq!(opened.done(), third);
+        assert_eq!(opened.id(), third);
+        opened.done();
         simulation.finish();
         let home = rpc.0.lock();
         assert_eq!((&home.undone, home.closed.len()), (&BTreeSet::from([first, second]), 0));

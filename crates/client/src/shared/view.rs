@@ -6,7 +6,6 @@ use crate::data::{FileData, Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
 use crate::region::RegionFile;
-use crate::replies::unexpected_reply;
 use crate::types::{
     FileNumber, Found, HandleNumber, Name, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
@@ -15,9 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::wire::meta::{
-    EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target,
-};
+use tameike_core::wire::meta::{EntryName, MetaRequest, NameOperation, NewInode, Node, RenameMode, Target};
 use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Result, name};
 use tameike_fabric::{Destination, join_calls, under_one_map};
@@ -344,12 +341,15 @@ impl SharedView {
     /// Counts an open at the inode's home. The reply includes the attributes and inline content.
     async fn count_open(&self, inode: InodeId) -> Result<(Node, Opening)> {
         let mut opening = self.closer.opening();
+        let node = self.send_open(inode, &mut opening).await?;
+        Ok((node, opening))
+    }
+
+    /// Has the inode's home count an open. It counts once, however often it is sent.
+    pub(super) async fn send_open(&self, inode: InodeId, opening: &mut Opening) -> Result<Node> {
         let opener = opening.ask(self.cluster.inode_home(inode));
-        let answer = self.ask_home(inode, MetaRequest::Open { inode, opener }).await;
+        let answer = self.ask_node(inode, MetaRequest::Open { inode, opener }).await;
         opening.record_reply(&answer);
-        match answer? {
-            MetaReply::Node(node) => Ok((node, opening)),
-            other => Err(unexpected_reply(&other)),
-        }
+        answer
     }
 }

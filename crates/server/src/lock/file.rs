@@ -3,9 +3,9 @@
 //! A blocked request gets its lock before later ones that conflict with it. There are two exceptions: a later request that does not wait,
 //! and one whose owner already has a lock of the file, which could otherwise wait for itself.
 
-use super::table::LockTable;
 use tameike_core::NodeId;
 use tameike_core::limits::LOCKS_PER_FILE_MAX;
+use tameike_core::lock_table::LockTable;
 use tameike_core::wire::lock::{Blocker, FileLock, LockOwner, LockRange};
 
 /// A blocked request; `wake` gets its outcome.

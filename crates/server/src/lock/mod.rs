@@ -7,7 +7,6 @@
 //!   by its ticket if it arrives after the cancellation.
 
 mod file;
-mod table;
 #[cfg(test)]
 mod tests;
 

@@ -4,10 +4,15 @@ use super::*;
 use crate::fixtures;
 use crate::types::{FileNumber, Found};
 use crate::vfs::SharedNames;
-use std::sync::Arc;
+use tameike_core::limits::MAP_LEASE;
 use tameike_core::{Generation, Timestamp};
+use tameike_io::os::simulated::Simulation;
 
 const NOW: Duration = Duration::from_secs(50);
+
+fn leases() -> NameLeases {
+    NameLeases::new(MapLease::unlimited(Simulation::new(1).runtime().clock))
+}
 
 fn entry(number: u64) -> EntryName {
     EntryName { dir: InodeId(1), name: number.to_string().into_bytes() }
@@ -19,7 +24,7 @@ fn attr(number: u64) -> Attr {
 
 #[test]
 fn a_lease_ends_on_a_change_or_at_its_expiry() {
-    let names = NameLeases::default();
+    let names = leases();
     for number in 2..6 {
         names.add(entry(number), attr(number), names.start_request(NOW));
     }
@@ -37,7 +42,7 @@ fn a_lease_ends_on_a_change_or_at_its_expiry() {
 
 #[test]
 fn a_reply_older_than_a_change_is_not_cached() {
-    let names = NameLeases::default();
+    let names = leases();
     let start = names.start_request(NOW);
     names.changed(InodeId(9));
     names.add(entry(9), attr(9), start);
@@ -51,7 +56,7 @@ fn a_reply_older_than_a_change_is_not_cached() {
 
 #[test]
 fn a_name_with_a_new_inode_drops_the_old_inode() {
-    let names = NameLeases::default();
+    let names = leases();
     names.add(entry(2), attr(2), names.start_request(NOW));
     names.add(entry(2), attr(3), names.start_request(NOW));
     names.add(entry(4), attr(3), names.start_request(NOW));
@@ -81,7 +86,7 @@ impl SharedNames for Board {
 
 #[test]
 fn a_name_is_hidden_when_its_lease_ends() {
-    let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
+    let (names, board) = (leases(), Arc::new(Board::default()));
     names.show_in(Shown::new(board.clone(), InodeId(1)));
     let all: Vec<u64> = (2..10).collect();
     for &number in &all {
@@ -105,8 +110,82 @@ fn a_name_is_hidden_when_its_lease_ends() {
 }
 
 #[test]
+fn leases_of_homes_that_have_moved_end() {
+    let (names, board) = (leases(), Arc::new(Board::default()));
+    names.show_in(Shown::new(board.clone(), InodeId(1)));
+    for number in 2..6 {
+        names.add(entry(number), attr(number), names.start_request(NOW));
+        names.show(InodeId(number), |_| true);
+    }
+    let start = names.start_request(NOW);
+    names.homes_moved(|inode| inode.0 < 4);
+    for number in 2..6 {
+        assert_eq!(names.find(&entry(number), NOW).is_some(), number >= 4);
+        assert_eq!(board.0.lock().contains_key(&entry(number).name), number >= 4);
+    }
+    names.add(entry(2), attr(2), start);
+    assert_eq!(names.find(&entry(2), NOW), None, "the earlier primary may have sent the reply");
+    names.add(entry(2), attr(2), names.start_request(NOW));
+    assert_eq!(names.find(&entry(2), NOW), Some(attr(2)));
+}
+
+/// Times until which names are published.
+#[derive(Default)]
+struct Times(Mutex<Vec<Duration>>);
+
+impl SharedNames for Times {
+    fn is_used(&self) -> bool {
+        true
+    }
+
+    fn show(&self, _dir: FileNumber, _name: &[u8], _found: &Found, until: Duration) -> bool {
+        self.0.lock().push(until);
+        true
+    }
+
+    fn hide(&self, _dir: FileNumber, _name: &[u8]) {}
+}
+
+#[test]
+fn leases_count_only_during_one_lease_of_the_home_map() {
+    let simulation = Simulation::new(1);
+    let (runtime, times) = (simulation.runtime(), Arc::new(Times::default()));
+    let map = MapLease::new(runtime.clock.clone());
+    let names = NameLeases::new(map.clone());
+    names.show_in(Shown::new(times.clone(), InodeId(1)));
+    let now = || runtime.clock.monotonic();
+    let is_found = |number| {
+        let (found, attributes) = (names.find(&entry(number), now()), names.attr(InodeId(number), now()));
+        assert_eq!(found, attributes);
+        names.show(InodeId(number), |_| true);
+        found.is_some()
+    };
+    names.add(entry(2), attr(2), names.start_request(now()));
+    assert!(!is_found(2) && times.0.lock().is_empty(), "there is no lease of the map");
+    map.renew(1, None);
+    map.renew(2, Some(1));
+    names.add(entry(2), attr(2), names.start_request(now()));
+    assert!(is_found(2));
+    assert_eq!(std::mem::take(&mut *times.0.lock()), [now() + MAP_LEASE], "programs do not see renewals");
+    simulation.run(runtime.sleep(MAP_LEASE / 2));
+    map.renew(3, Some(2));
+    map.renew(4, Some(3));
+    simulation.run(runtime.sleep(MAP_LEASE / 2));
+    assert!(is_found(2), "the lease of the map was renewed");
+    times.0.lock().clear();
+    simulation.run(runtime.sleep(MAP_LEASE));
+    assert!(!is_found(2), "the lease of the map has ended");
+    map.renew(5, Some(4));
+    map.renew(6, Some(5));
+    assert!(map.is_valid() && !is_found(2), "the home may have granted the name to another node meanwhile");
+    assert!(times.0.lock().is_empty());
+    names.add(entry(2), attr(2), names.start_request(now()));
+    assert!(is_found(2));
+}
+
+#[test]
 fn only_leased_and_settled_names_are_published() {
-    let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
+    let (names, board) = (leases(), Arc::new(Board::default()));
     names.add(entry(2), attr(2), names.start_request(NOW));
     names.show(InodeId(2), |_| true);
     names.show_in(Shown::new(board.clone(), InodeId(1)));
@@ -124,7 +203,7 @@ fn only_leased_and_settled_names_are_published() {
 /// Regression: each lookup after a write sent a request to the home.
 #[test]
 fn a_lease_outlives_writes_of_this_node() {
-    let names = NameLeases::default();
+    let names = leases();
     let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
     names.wrote(written.clone());
     assert_eq!(names.attr(InodeId(2), NOW), None, "there is no lease");
@@ -147,7 +226,7 @@ fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
     let access = Access { time: at(7), before: at(5) };
     let leased = |access_time, change| {
-        let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
+        let (names, board) = (leases(), Arc::new(Board::default()));
         names.show_in(Shown::new(board.clone(), InodeId(1)));
         let start = names.start_request(NOW);
         names.add(
@@ -173,11 +252,11 @@ fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
 
 #[test]
 fn the_oldest_leases_are_evicted() {
-    let names = NameLeases::default();
+    let names = leases();
     for number in 0..DENTRY_LEASES_MAX as u64 + 10 {
         names.add(entry(number), attr(number), names.start_request(NOW));
     }
     assert_eq!(names.find(&entry(9), NOW), None);
     assert!(names.find(&entry(DENTRY_LEASES_MAX as u64 + 9), NOW).is_some());
-    assert!(names.0.lock().leases.len() <= DENTRY_LEASES_MAX);
+    assert!(names.names.lock().leases.len() <= DENTRY_LEASES_MAX);
 }

@@ -1,40 +1,49 @@
 //! Locks held on one file, by the rules of POSIX: a new lock of an owner replaces its locks of the same bytes, and merges with adjacent
 //! ones of the same kind.
+//!
+//! The home of a file has such a table of all locks, and each client one of its own locks, which it reclaims from the next primary.
 
-use tameike_core::NodeId;
-use tameike_core::wire::lock::{FileLock, LockOwner, LockRange};
+use crate::ids::NodeId;
+use crate::wire::lock::{FileLock, LockOwner, LockRange};
 
 /// Locks held on one file.
 #[derive(Debug, Default)]
-pub(super) struct LockTable(Vec<FileLock>);
+pub struct LockTable(Vec<FileLock>);
 
 impl LockTable {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns true if there are no locks.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Returns the number of locks.
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Returns the locks, in no certain order.
+    pub fn iter(&self) -> impl Iterator<Item = &FileLock> {
+        self.0.iter()
+    }
+
     /// Returns true if unlocking these bytes leaves a lock on both sides of them.
-    pub(super) fn splits(&self, owner: LockOwner, range: LockRange) -> bool {
+    pub fn splits(&self, owner: LockOwner, range: LockRange) -> bool {
         let around = |held: &FileLock| held.range.start < range.start && held.range.last > range.last;
         self.0.iter().any(|held| held.owner == owner && around(held))
     }
 
     /// Returns true if the owner has a lock.
-    pub(super) fn has(&self, owner: LockOwner) -> bool {
+    pub fn has(&self, owner: LockOwner) -> bool {
         self.0.iter().any(|held| held.owner == owner)
     }
 
     /// Returns the locks that conflict with `lock`.
-    pub(super) fn conflicts<'a>(&'a self, lock: &'a FileLock) -> impl Iterator<Item = &'a FileLock> {
+    pub fn conflicts<'a>(&'a self, lock: &'a FileLock) -> impl Iterator<Item = &'a FileLock> {
         self.0.iter().filter(|held| held.excludes(lock))
     }
 
     /// Takes a lock that has no conflicts.
-    pub(super) fn take(&mut self, mut lock: FileLock) {
+    pub fn take(&mut self, mut lock: FileLock) {
         self.unlock(lock.owner, lock.range);
         self.0.retain(|held| {
             let joins = held.owner == lock.owner && held.kind == lock.kind && touch(held.range, lock.range);
@@ -48,7 +57,7 @@ impl LockTable {
     }
 
     /// Unlocks these bytes of the owner.
-    pub(super) fn unlock(&mut self, owner: LockOwner, range: LockRange) {
+    pub fn unlock(&mut self, owner: LockOwner, range: LockRange) {
         let mut parts = Vec::new();
         self.0.retain(|held| {
             let overlaps = held.owner == owner && held.range.overlaps(range);
@@ -64,7 +73,7 @@ impl LockTable {
     }
 
     /// Drops all locks of a node. Returns true if there were any.
-    pub(super) fn drop_node(&mut self, node: NodeId) -> bool {
+    pub fn drop_node(&mut self, node: NodeId) -> bool {
         let before = self.0.len();
         self.0.retain(|held| held.owner.node != node);
         self.0.len() < before
@@ -79,8 +88,8 @@ fn touch(one: LockRange, other: LockRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::lock::LockKind::{self, Exclusive, Shared};
     use proptest::prelude::*;
-    use tameike_core::wire::lock::LockKind::{self, Exclusive, Shared};
 
     fn lock(number: u64, kind: LockKind, start: u64, last: u64) -> FileLock {
         let owner = LockOwner { node: NodeId(number as u32 % 2), number };
