@@ -186,6 +186,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
             node: parts.node,
             lease: parts.lease.clone(),
             ledger: store.ledger.clone(),
+            extents: store.extents.clone(),
             replicas: replicas.clone(),
             backups: backups.clone(),
             meta: meta.clone(),

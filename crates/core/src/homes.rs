@@ -276,6 +276,11 @@ pub enum HomeSet {
 }
 
 impl HomeSet {
+    /// Whether it has no home.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Of(homes) if homes.is_empty())
+    }
+
     /// The homes that a node serves under a map; all, if none of the homes of the job has copies.
     pub fn served(map: &HomeMap, node: NodeId) -> Self {
         if map.is_replicated() { map.served_by(node).collect() } else { Self::All }

@@ -235,8 +235,11 @@ pub async fn under_one_map<T, F: Future<Output = Result<T>>>(
     work: impl Fn(Arc<HomeMap>) -> F,
 ) -> Result<T> {
     loop {
-        match work(cluster.map()).await {
-            Err(fault) if is_refused(&fault) => {}
+        let map = cluster.map();
+        let epoch = map.epoch;
+        match work(map).await {
+            // Under the same map, it is the caller's own home that has moved.
+            Err(fault) if is_refused(&fault) && cluster.epoch() != epoch => {}
             done => return done,
         }
     }

@@ -160,11 +160,14 @@ struct Attempt {
     accepts_location: bool,
 }
 
-enum Outcome {
-    /// The peer has answered, perhaps with a fault, or with something that is no answer.
-    Answered(Result<(Reply, ReplyPayload)>),
-    /// The peer has failed, is unreachable, or serves the home no more. With the frame of the caller.
-    Unreached(Fault, Option<Frame>),
+/// The peer has answered, perhaps with a fault or with something that is no answer, or it could not be reached.
+type Outcome = Result<Result<(Reply, ReplyPayload)>, Unreached>;
+
+/// The peer has failed, is unreachable, or serves the home no more.
+struct Unreached {
+    fault: Fault,
+    /// The frame of the caller.
+    frame: Option<Frame>,
 }
 
 enum ReplyPayload {
@@ -285,8 +288,8 @@ impl Inner {
                 accepts_location: device.is_some(),
             };
             let answered = match self.clone().attempt(node, attempt, into.take()).await {
-                Outcome::Answered(answered) => answered?,
-                Outcome::Unreached(fault, frame) => {
+                Ok(answered) => answered?,
+                Err(Unreached { fault, frame }) => {
                     into = frame;
                     self.wait_for_primary((node, scope), &request, new_map, &mut patience, fault).await?;
                     continue;
@@ -362,9 +365,9 @@ impl Inner {
             let scope = Scope::Node;
             let attempt = Attempt { request, payload: None, scope, number: None, accepts_location: false };
             return match self.clone().attempt(node, attempt, None).await {
-                Outcome::Answered(answered) => answered.map(drop),
+                Ok(answered) => answered.map(drop),
                 // The call finds out.
-                Outcome::Unreached(..) => Ok(()),
+                Err(_) => Ok(()),
             };
         }
         // False if another call has brought it, or a newer one.
@@ -395,7 +398,7 @@ impl Inner {
             Err(call) => {
                 self.revoke(&call);
                 let problem = format!("too many calls to {to} are pending");
-                return Outcome::Answered(Err(Fault::new(Errno::EAGAIN, problem)));
+                return Ok(Err(Fault::new(Errno::EAGAIN, problem)));
             }
         };
         let ticket = Ticket { id, to, inner: self.clone() };
@@ -454,7 +457,7 @@ impl Inner {
         let frame = self.revoke(&call);
         let answered = match result {
             Ok(answered) => answered,
-            Err(fault) => return call.resolver.resolve(Outcome::Unreached(fault, frame)),
+            Err(fault) => return call.resolver.resolve(Err(Unreached { fault, frame })),
         };
         let answered = answered.and_then(|(reply, carriage, payload)| {
             let payload = match (carriage, frame) {
@@ -469,7 +472,7 @@ impl Inner {
             };
             Ok((unless_fault(reply)?, payload))
         });
-        call.resolver.resolve(Outcome::Answered(answered));
+        call.resolver.resolve(Ok(answered));
     }
 
     fn revoke(&self, call: &Call) -> Option<Frame> {

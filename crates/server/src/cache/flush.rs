@@ -97,6 +97,10 @@ impl Flusher {
     /// Flushes a file, and returns whether it is clean now. Besides the homes of committed bytes it asks the `extra` nodes, which may hold
     /// bytes that were never committed. After an error, the bytes that the shared file system lacks stay dirty.
     pub(super) async fn flush(&self, inode: InodeId, extra: &[NodeId], urgency: Urgency) -> Result<bool> {
+        if !self.base.homes.coordinates(inode) {
+            self.base.queue.remove(inode);
+            return Ok(true);
+        }
         let Some(file) = self.base.files.get(inode)? else { return Ok(true) };
         let _flush = file.flush.lock().await;
         if self.removals.finish(&file).await? {

@@ -34,6 +34,11 @@ impl UnitHomes {
         self.cluster.inode_home(inode)
     }
 
+    /// Whether this node coordinates a file now.
+    pub(super) fn coordinates(&self, inode: InodeId) -> bool {
+        self.cluster.primary(self.of_record(inode)) == self.rpc.local()
+    }
+
     /// All nodes that hold units.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         self.cluster.map().nodes().to_vec()

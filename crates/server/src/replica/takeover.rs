@@ -23,10 +23,10 @@ use tameike_core::wire::lock::FileLock;
 use tameike_core::wire::meta::Opener;
 use tameike_core::wire::reclaim::{OpenFile, Reclaim, Reclaimed};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Cluster, HomeId, InodeId, MapEpoch, NodeId, Result};
+use tameike_core::{Cluster, HomeId, HomeMap, HomeSet, InodeId, MapEpoch, NodeId, Result};
 use tameike_fabric::MapLease;
 use tameike_io::Runtime;
-use tameike_store::Ledger;
+use tameike_store::{ExtentStore, Ledger};
 
 /// Pause before services that could not start are started again.
 const RETRY_TIME: Duration = Duration::from_millis(200);
@@ -43,6 +43,8 @@ pub struct TakeoverParts {
     pub lease: Arc<MapLease>,
     /// Log and table.
     pub ledger: Arc<Ledger>,
+    /// The units of this node.
+    pub extents: Arc<ExtentStore>,
     /// The primary's side of replicas.
     pub replicas: Arc<Replicas>,
     /// The backup's side.
@@ -72,6 +74,8 @@ struct State {
     /// The epoch of the map to which the homes are adapted.
     noted: MapEpoch,
     served: BTreeSet<HomeId>,
+    /// Homes of which this node has a copy that others count on.
+    held: BTreeSet<HomeId>,
     taking_over: BTreeMap<HomeId, Reclaims>,
 }
 
@@ -90,8 +94,8 @@ impl Takeover {
     /// Serves all homes of the current map from the start.
     pub fn new(parts: TakeoverParts) -> Arc<Self> {
         let map = parts.cluster.map();
-        let (served, taking_over) = (map.served_by(parts.node).collect(), BTreeMap::new());
-        let state = State { noted: map.epoch, served, taking_over };
+        let (served, held) = (map.served_by(parts.node).collect(), held_by(&map, parts.node));
+        let state = State { noted: map.epoch, served, held, taking_over: BTreeMap::new() };
         let cluster = parts.cluster.clone();
         let takeover = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
@@ -117,7 +121,7 @@ impl Takeover {
     /// Adapts the homes to the current map.
     fn map_changed(&self) {
         let map = self.parts.cluster.map();
-        let (left, gained) = {
+        let (left, gained, old) = {
             let state = &mut *self.state.lock();
             if state.noted >= map.epoch {
                 return;
@@ -132,7 +136,10 @@ impl Takeover {
             let gained: Vec<_> = own.into_iter().filter(is_new).collect();
             gained.iter().for_each(|home| drop(state.taking_over.insert(*home, Reclaims::default())));
             self.note_complete(state);
-            (left, gained)
+            let held = held_by(&map, self.parts.node);
+            let old: HomeSet = state.held.difference(&held).copied().collect();
+            state.held = held;
+            (left, gained, old)
         };
         for home in left {
             log::info!("another node serves {home} now");
@@ -145,7 +152,25 @@ impl Takeover {
                 self.parts.runtime.spawn(async move { this.take_over(home).await });
             }
         }
+        if let (Some(this), true) = (self.me.upgrade(), !old.is_empty()) {
+            self.parts.runtime.spawn(async move { this.discard(&old).await });
+        }
         self.changed.notify(usize::MAX);
+    }
+
+    /// Frees the space of copies that nobody counts on any more.
+    async fn discard(&self, homes: &HomeSet) {
+        let extents = &self.parts.extents;
+        let inodes = extents.units_of(homes).map(|unit| unit.map(|unit| unit.inode));
+        let inodes = match inodes.collect::<Result<BTreeSet<_>>>() {
+            Ok(inodes) => inodes,
+            Err(fault) => return log::error!("cannot find old copies of homes: {fault}"),
+        };
+        for inode in inodes {
+            if let Err(fault) = extents.truncate(homes, inode, 0).await {
+                log::error!("cannot drop the old copy of {inode}: {fault}");
+            }
+        }
     }
 
     fn note_complete(&self, state: &State) {
@@ -315,6 +340,11 @@ impl Takeover {
             _ => Ok(()),
         }
     }
+}
+
+/// The homes of which a node has a copy.
+fn held_by(map: &HomeMap, node: NodeId) -> BTreeSet<HomeId> {
+    map.homes().filter(|&home| map.primary(home) == node || map.backups(home).contains(&node)).collect()
 }
 
 /// Whether only a node that serves homes may serve a request.

@@ -80,6 +80,9 @@ impl Display for Injection {
         match self {
             Self::Kill { node, power: false } => write!(f, "the agent of node {node} fails"),
             Self::Kill { node, power: true } => write!(f, "node {node} loses power"),
+            Self::Hang { node, milliseconds } => {
+                write!(f, "the agent of node {node} hangs for {milliseconds} ms")
+            }
             Self::Partition { from, to, both: false } => {
                 write!(f, "messages from node {from} no longer reach node {to}")
             }

@@ -22,6 +22,13 @@ pub enum Injection {
         /// Everything that is not synced is lost.
         power: bool,
     },
+    /// An agent stops for this many milliseconds, as with SIGSTOP.
+    Hang {
+        /// The node.
+        node: usize,
+        /// How long.
+        milliseconds: u64,
+    },
     /// A network partition: messages of one node no longer reach another.
     Partition {
         /// Node whose messages are lost.
@@ -92,22 +99,8 @@ impl Step {
     }
 }
 
-impl Injection {
-    /// Whether homes with replicas survive it.
-    fn is_survived(&self) -> bool {
-        match self {
-            // Only the authority changes the map.
-            Self::Partition { .. } | Self::Disk(..) | Self::Rot(_) | Self::Map(_) => false,
-            Self::Kill { .. }
-            | Self::Heal
-            | Self::Network(_)
-            | Self::Tree(_)
-            | Self::Flip(_)
-            | Self::Warm(_)
-            | Self::Slow(..) => true,
-        }
-    }
-}
+/// How long an agent hangs, in milliseconds: until other nodes serve its homes.
+const HANG_MS: u64 = 7000;
 
 /// A cluster and the steps to run on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +114,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program on a cluster whose homes have this many replicas. One agent fails at most, but not that of node 0, which checks use.
+    /// The program on a cluster whose homes have this many replicas. One agent fails at most, but not that of node 0, which checks use, or
+    /// it hangs. Other faults that homes do not survive become failures and hangs.
     #[must_use]
     pub fn replicated(mut self, replicas: u32) -> Self {
         if replicas > 1 {
@@ -132,19 +126,26 @@ impl Program {
             world.slowness.resize(count, Duration::ZERO);
             world.skew.resize(count, Duration::ZERO);
             self.crashes = false;
-            let mut failing = 1_u32;
+            let mut may_fail = true;
             for step in &mut self.steps {
                 let Step::Together(actions) = step else { continue };
-                actions.retain_mut(|action| match action {
-                    Action::Injection(_, Injection::Kill { node, power }) => {
-                        *power = false;
-                        *node = 1 + *node % (count - 1);
-                        let fails = failing > 0;
-                        failing = failing.saturating_sub(1);
-                        fails
-                    }
-                    Action::Injection(_, fault) => fault.is_survived(),
-                    Action::Call { .. } => true,
+                actions.retain_mut(|action| {
+                    let Action::Injection(_, fault) = action else { return true };
+                    let node = match *fault {
+                        Injection::Kill { node, .. } | Injection::Disk(node, _) | Injection::Rot(node) => {
+                            node
+                        }
+                        Injection::Partition { to, .. } => to,
+                        // Only the authority changes the map.
+                        Injection::Map(_) => return false,
+                        _ => return true,
+                    };
+                    let node = 1 + node % (count - 1);
+                    *fault = match *fault {
+                        Injection::Kill { .. } | Injection::Rot(_) => Injection::Kill { node, power: false },
+                        _ => Injection::Hang { node, milliseconds: HANG_MS },
+                    };
+                    std::mem::take(&mut may_fail)
                 });
             }
         }

@@ -121,6 +121,14 @@ impl Call {
     }
 }
 
+impl Run {
+    /// Notes that a node may lose its locks, since it is excluded.
+    pub(super) fn doubt_locks(&mut self, node: usize) {
+        let of_node = self.locks.iter_mut().filter(|lock| lock.holder.node == node);
+        of_node.for_each(|lock| lock.is_certain = false);
+    }
+}
+
 /// Builds the wait-for graph of calls whose requests conflict with the locks `held`.
 fn waits<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Waits {
     let wanted = calls.filter(|call| call.waits()).filter_map(Call::wanted);

@@ -215,6 +215,11 @@ impl Run {
         let mut injection = injection.clone();
         match &mut injection {
             Injection::Kill { .. } if self.world.replicas() > 1 => self.was_unreachable = true,
+            Injection::Hang { node, .. } => {
+                self.was_unreachable = true;
+                let node = *node % self.world.count();
+                self.doubt_locks(node);
+            }
             Injection::Kill { power, .. } => {
                 *power &= !self.volatile;
                 (self.must_restart, self.was_unreachable) = (true, true);
@@ -312,6 +317,7 @@ fn execute(world: &Arc<World>, injection: &Injection) {
     let id = |node: &usize| NodeId(at(node) as u32);
     match injection {
         Injection::Kill { node, power } => world.kill(at(node), *power),
+        Injection::Hang { node, milliseconds } => world.hang(at(node), Duration::from_millis(*milliseconds)),
         Injection::Partition { from, to, both } => {
             world.network.cut(id(from), id(to));
             if *both {

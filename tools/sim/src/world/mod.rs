@@ -222,6 +222,22 @@ impl World {
         }
     }
 
+    /// Stops an agent for a time.
+    pub fn hang(&self, node: usize, time: Duration) {
+        let Some(incarnation) = self.state.lock().sites[node].running.as_ref().map(|one| one.incarnation)
+        else {
+            return;
+        };
+        log::info!("node {node} hangs");
+        self.simulation.stop_node(incarnation);
+        let (simulation, runtime) = (self.simulation.clone(), self.runtime());
+        self.runtime().spawn(async move {
+            runtime.sleep(time).await;
+            log::info!("node {node} continues");
+            simulation.continue_node(incarnation);
+        });
+    }
+
     /// Returns true if the agent of a node is up.
     pub fn is_up(&self, node: usize) -> bool {
         self.state.lock().sites[node].running.is_some()
