@@ -26,6 +26,10 @@ pub enum FaultKind {
     Lost,
     /// The connection breaks and loses the messages in flight.
     Broken,
+    /// The agent fails before it sends the message.
+    Died,
+    /// The agent hangs before it sends the message, until other nodes serve its homes.
+    Hung,
 }
 
 impl Display for FaultKind {

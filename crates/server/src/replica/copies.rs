@@ -1,7 +1,7 @@
 //! Copies of units: each change of units at homes with backups is made on all replicas.
 //!
-//! A change is made here first, then on the backups. If a backup has no space for it, or fails to store it, its error is that of the
-//! change. While a unit changes on the backups, its lock here keeps other changes of it from being sent, so that the replicas end with the
+//! A change is made here first, then on the backups. If a backup has no space for it, its error is that of the change. If its device fails,
+//! the change waits for a home map without it. While a unit changes on the backups, its lock here keeps other changes of it from being sent, so that the replicas end with the
 //! same bytes: a change either holds the lock from before it is made here, or sends the bytes that the store has then.
 //!
 //! A write from another node holds one of this node's request frames. It keeps the frame while it waits for locks and backups only if another
@@ -351,6 +351,11 @@ impl Replicas {
                             Ok(None)
                         }
                         Err(fault) => {
+                            if fault.errno == Errno::EIO {
+                                self.note_failed(backup, &fault);
+                                self.wait_for_backup(map, backup, &fault).await;
+                                return Ok(None);
+                            }
                             if fault.errno == Errno::ENOSPC {
                                 self.full.lock().insert(backup);
                             }

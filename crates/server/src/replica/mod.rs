@@ -6,8 +6,8 @@
 //! - A backup that becomes the primary takes the home over before it serves it ([`takeover`]).
 //! - A backup makes a change only for a primary that has the same home map ([`backup`]).
 //!
-//! If a backup cannot be reached, changes wait until a home map without it arrives. If it fails to store bytes, the change fails, and this
-//! node keeps what it has stored.
+//! If a backup cannot be reached, or its device fails, changes wait until a home map without it arrives. If it has no space for bytes, the
+//! change fails, and this node keeps what it has stored.
 
 mod backup;
 mod copies;

@@ -205,8 +205,21 @@ impl Replicas {
             if let Some(stream) = streams.homes.get_mut(home)
                 && stream.differing.insert(backup)
             {
-                log::error!("the copy of {home} on {backup} differs: changes wait for a home map without it");
+                log::warn!("the copy of {home} on {backup} differs: changes wait for a home map without it");
             }
+        }
+    }
+
+    /// Notes that a backup cannot store changes, so that its copies of this node's homes are of no use.
+    pub(super) fn note_failed(&self, backup: NodeId, fault: &Fault) {
+        let (_, backups) = self.all_backups();
+        let mut streams = self.streams.lock();
+        let mut is_new = false;
+        for home in backups.get(&backup).into_iter().flatten() {
+            is_new |= streams.homes.get_mut(home).is_some_and(|stream| stream.differing.insert(backup));
+        }
+        if is_new {
+            log::error!("{backup} cannot store changes, which wait for a home map without it: {fault}");
         }
     }
 
@@ -243,7 +256,7 @@ impl Replicas {
             Err(fault) => fault,
         };
         if !may_be_repeated(&fault) {
-            log::error!("{backup} cannot append records of the homes of {}: {fault}", self.parts.node);
+            self.note_failed(backup, &fault);
         }
         self.wait_for_backup(&map, backup, &fault).await;
         Sent::Up(None)

@@ -243,8 +243,11 @@ impl Run {
         self.explained_errors.get(&view.index()).is_none_or(BTreeSet::is_empty)
     }
 
-    /// Returns true if the home and the owner's node of a lock are up.
+    /// Returns true if the home and the owner's node of a lock are up. Homes with replicas survive.
     fn is_kept(&mut self, lock: &Lock) -> bool {
+        if self.world.replicas() > 1 {
+            return self.world.is_up(lock.holder.node);
+        }
         let inode = self.models.entry(lock.holder.view).or_default().object(lock.holder.object).inode;
         let home = inode.map(|inode| {
             self.world.cluster.primary(self.world.cluster.inode_home(InodeId(inode))).0 as usize
@@ -322,9 +325,11 @@ impl Run {
         self.descriptors(call, open.object).for_each(|open| open.opened = open.opened.max(seen));
     }
 
-    /// Drops the locks with unknown state: after the end of all faults, their homes have released them.
+    /// Drops the locks with unknown state: after the end of all faults, their homes have released them. A node that hung may have kept its
+    /// locks, or lost them.
     pub(super) fn settle_locks(&mut self) {
-        self.locks.retain(|lock| lock.is_certain);
+        let world = &self.world;
+        self.locks.retain(|lock| lock.is_certain || world.replicas() > 1 && world.is_up(lock.holder.node));
     }
 
     pub(super) fn end_locks(&mut self, call: &Call) {

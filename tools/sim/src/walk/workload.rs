@@ -20,17 +20,20 @@ pub enum Workload {
     Serve,
     /// Programs make calls, all agents fail, and the job is recovered.
     Recover,
+    /// Programs make calls on homes with two replicas, and the job is drained.
+    Replicas,
 }
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 2] = [Self::Serve, Self::Recover];
+    pub const ALL: [Self; 3] = [Self::Serve, Self::Recover, Self::Replicas];
 
     /// Returns the name, as in the number of a countdown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Serve => "serve",
             Self::Recover => "recover",
+            Self::Replicas => "replicas",
         }
     }
 
@@ -40,6 +43,9 @@ impl Workload {
         let mut world = WorldConfig::plain(SEED, 3);
         (world.devices[2], world.inline_max, world.canary) = (false, 4096, canary);
         world.checkpoint_bytes = 6000;
+        if self == Self::Replicas {
+            (world.devices[2], world.replicas) = (true, 2);
+        }
         let mut script = Script::default();
         script.fill();
         match self {
@@ -51,6 +57,12 @@ impl Workload {
                 script.work_on();
             }
             Self::Recover => script.share(),
+            Self::Replicas => {
+                script.change_names();
+                script.steps.extend([Step::Rest(400), Step::Drain]);
+                script.share();
+                script.work_on();
+            }
         }
         Program { world, steps: script.steps, crashes: self == Self::Recover }
     }

@@ -53,6 +53,8 @@ impl Service for Attached {
         target: Target,
     ) -> BoxFuture<'static, (Reply, Carried)> {
         let node = self.node.lock().clone();
+        let call = context.call.filter(|_| self.canary != Some(Canary::ForgottenCall));
+        let context = RequestContext { call, ..context };
         if let (Some(Canary::UncheckedSum), Some(node), Request::Client(request)) =
             (self.canary, &node, &request)
             && let Some(bytes) = unchecked(node, &self.frames, request)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::lock::{LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Step};
+use tameike_core::wire::reclaim::Reclaim;
 use tameike_core::wire::replica::{ReplicaReply, ReplicaRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
@@ -64,6 +65,12 @@ pub enum Canary {
     LostCopy,
     /// Some log records of homes are acknowledged, but not sent to the backup.
     LostRecord,
+    /// Nodes do not reclaim what their programs have open and locked from a new primary.
+    EmptyReclaim,
+    /// A node serves homes without the lease of the home map.
+    EndlessLease,
+    /// Primaries do not keep the results of calls.
+    ForgottenCall,
 }
 
 impl Canary {
@@ -74,7 +81,8 @@ impl Canary {
 
     /// Returns true if only programs on homes with replicas can detect it.
     pub fn is_of_replicas(self) -> bool {
-        [Self::LostCopy, Self::LostRecord].contains(&self)
+        [Self::LostCopy, Self::LostRecord, Self::EmptyReclaim, Self::EndlessLease, Self::ForgottenCall]
+            .contains(&self)
     }
 
     /// Returns true if only programs on shared memory regions can detect it.
@@ -155,6 +163,12 @@ impl Rpc for BuggyRpc {
         if let Some(call) = self.region_call(to, &request) {
             return call;
         }
+        let request = match request {
+            Request::Reclaim(Reclaim { complete, .. }) if self.canary == Canary::EmptyReclaim => {
+                Request::Reclaim(Reclaim { complete, ..Reclaim::default() })
+            }
+            request => request,
+        };
         match (self.canary, &request) {
             (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. }))
             | (Canary::StaleHolder, Request::Client(ClientRequest::ReadHeld { unit, offset, length, .. })) => {

@@ -76,6 +76,8 @@ fn is_arrival(lane: Lane, body: &[u8]) -> bool {
 }
 
 const FAULTS: &[FaultKind] = &[FaultKind::Lost, FaultKind::Broken];
+/// Faults of a node whose homes have replicas.
+const FAULTS_SURVIVED: &[FaultKind] = &[FaultKind::Lost, FaultKind::Broken, FaultKind::Died, FaultKind::Hung];
 
 pub(super) struct CountedFabric {
     pub inner: Arc<dyn Fabric>,
@@ -83,6 +85,8 @@ pub(super) struct CountedFabric {
     pub countdown: Countdown,
     /// Counts traffic, if anyone looks at it.
     pub meter: Option<Meter>,
+    /// Makes the agent fail or hang, if other nodes take its homes over.
+    pub fail: Option<Box<dyn Fn(FaultKind) + Send + Sync>>,
 }
 
 /// Returns the kind of a message: its debug output up to the first field.
@@ -105,8 +109,14 @@ fn reply_kind(body: &[u8]) -> String {
 impl CountedFabric {
     /// Registers a message. If a fault hits it, returns the sender's result.
     fn loses(&self, to: NodeId, call: impl FnOnce() -> String) -> Option<Result<()>> {
-        match self.countdown.register(Medium::Network(self.local()), FAULTS, call)? {
+        let faults = if self.fail.is_some() { FAULTS_SURVIVED } else { FAULTS };
+        match self.countdown.register(Medium::Network(self.local()), faults, call)? {
             FaultKind::Lost => Some(Ok(())),
+            fault @ (FaultKind::Died | FaultKind::Hung) => {
+                self.fail.as_ref().into_iter().for_each(|fail| fail(fault));
+                // A message of an agent that hangs waits in its memory: it leaves later.
+                (fault == FaultKind::Died).then_some(Ok(()))
+            }
             _ => Some(Err(self.breaks(to))),
         }
     }

@@ -6,7 +6,7 @@ use super::counted::CountedFabric;
 use super::holders::CountedRpc;
 use super::machine::Machine;
 use super::{Running, World};
-use crate::countdown::Countdown;
+use crate::countdown::{Countdown, FaultKind};
 use crate::kernel::Kernel;
 use crate::tree::SimulatedTree;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use tameike_core::{Cluster, Fault, NodeId, Result, View};
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::SimulatedConfig;
 use tameike_fabric::{MapLease, Rpc};
+use tameike_io::os::runtime::yield_now;
 use tameike_io::{Frame, Pool, Runtime};
 use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
@@ -25,10 +26,12 @@ use tameike_store::{ExtentStore, Ledger, Options, open_media};
 
 /// Silence after which a peer counts as unreachable, as in the product.
 const PEER_LIMIT: Duration = Duration::from_secs(10);
+/// Time for which an agent hangs: long enough that it is excluded.
+const HANG_TIME: Duration = Duration::from_secs(7);
 
 impl World {
     /// Starts the agent of a node.
-    pub(super) async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
+    pub(super) async fn start(self: &Arc<Self>, node: usize, after_power_loss: bool) -> Result<()> {
         let incarnation = {
             let mut state = self.state.lock();
             state.sites[node].flips.clear();
@@ -50,7 +53,7 @@ impl World {
     }
 
     async fn assemble(
-        &self,
+        self: &Arc<Self>,
         node: usize,
         incarnation: usize,
         machine: &Arc<Machine>,
@@ -72,12 +75,14 @@ impl World {
             network: self.network.clone(),
             countdown: self.countdown.clone(),
             meter: self.config.metered.then(|| self.meter.clone()),
+            fail: self.failing(node),
         };
         let fabric = Arc::new(fabric);
         let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
         let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
         let cluster = self.new_cluster()?;
-        let lease = if self.config.replicas > 1 { MapLease::new } else { MapLease::unlimited };
+        let has_leases = self.config.replicas > 1 && self.config.canary != Some(Canary::EndlessLease);
+        let lease = if has_leases { MapLease::new } else { MapLease::unlimited };
         let lease = lease(runtime.clock.clone());
         rpc.attach(attached.clone(), cluster.clone());
         let rpc = self.wrapped(Arc::new(rpc));
@@ -120,6 +125,27 @@ impl World {
         };
         self.state.lock().sites[node].running = Some(running);
         Ok(())
+    }
+
+    /// Makes an agent fail or hang. `None` if the homes have no replicas, and for node 0, which checks use.
+    fn failing(self: &Arc<Self>, node: usize) -> Option<Box<dyn Fn(FaultKind) + Send + Sync>> {
+        if self.config.replicas == 1 || node == 0 {
+            return None;
+        }
+        let world = Arc::downgrade(self);
+        Some(Box::new(move |fault| {
+            let Some(this) = world.upgrade() else { return };
+            if fault == FaultKind::Hung {
+                return this.hang(node, HANG_TIME);
+            }
+            this.network.kill(NodeId(node as u32));
+            let runtime = this.runtime();
+            runtime.spawn(async move {
+                // Not in the middle of a task of the agent.
+                yield_now().await;
+                this.kill(node, false);
+            });
+        }))
     }
 
     /// Takes the frames that an agent must do without.
