@@ -1,0 +1,131 @@
+//! What the authority of the home map knows of one node.
+
+use crate::control::{LeaseAnswer, LeaseMessage};
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+use tameike_core::limits::MAP_LEASE;
+use tameike_core::{HomeId, HomeMap, MapEpoch, NodeId};
+
+/// Messages to a node without an answer, beyond which it gets no more until it answers.
+const UNANSWERED_MAX: usize = 3;
+
+/// The connection between the authority and an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Contact {
+    /// Messages arrive, though maybe late.
+    Open,
+    /// No more messages arrive, but the agent may run.
+    HungUp,
+    /// The agent has ended.
+    Ended,
+}
+
+/// What the authority knows of one node.
+pub(super) struct Member {
+    pub(super) contact: Contact,
+    /// The epoch in which the node was excluded last.
+    pub(super) excluded_in: Option<MapEpoch>,
+    /// The nodes that the agent did not reach at its last answer.
+    pub(super) unreachable: BTreeSet<NodeId>,
+    /// The backups with other records, which it has reported since the last tick.
+    pub(super) differing: Vec<(HomeId, NodeId)>,
+    /// Number of the last message.
+    sent: u64,
+    /// The messages without an answer, with their times.
+    unanswered: VecDeque<(u64, Duration)>,
+    /// Number and time of the last answer.
+    answer: Option<(u64, Duration)>,
+    /// The epoch of its map at its last answer.
+    confirmed: Option<MapEpoch>,
+    /// The newest epoch that messages have brought.
+    offered: Option<MapEpoch>,
+    /// The end of the lease that messages have granted.
+    pub(super) promised_until: Duration,
+}
+
+impl Member {
+    /// A node to which no message has been sent.
+    pub(super) fn new(excluded_in: Option<MapEpoch>) -> Self {
+        let (unreachable, differing, unanswered) = Default::default();
+        Self {
+            contact: Contact::Open,
+            excluded_in,
+            unreachable,
+            differing,
+            sent: 0,
+            unanswered,
+            answer: None,
+            confirmed: None,
+            offered: None,
+            promised_until: Duration::ZERO,
+        }
+    }
+
+    /// As `Authority::message`. `may_hold`: it may grant a lease.
+    pub(super) fn message(&mut self, map: &HomeMap, may_hold: bool, now: Duration) -> Option<LeaseMessage> {
+        if !self.is_up() || self.unanswered.len() >= UNANSWERED_MAX {
+            return None;
+        }
+        self.sent += 1;
+        self.unanswered.push_back((self.sent, now));
+        let acknowledged = self.answer.filter(|_| may_hold);
+        if let Some((_, arrived)) = acknowledged {
+            self.promised_until = self.promised_until.max(arrived + MAP_LEASE);
+        }
+        let is_needed = self.confirmed != Some(map.epoch);
+        if is_needed {
+            self.offered = Some(map.epoch);
+        }
+        Some(LeaseMessage {
+            number: self.sent,
+            acknowledged: acknowledged.map(|(number, _)| number),
+            map: is_needed.then(|| map.clone()),
+        })
+    }
+
+    /// Takes an answer, unless it was not asked for.
+    pub(super) fn answered(&mut self, answer: LeaseAnswer, now: Duration) {
+        let LeaseAnswer { number, epoch, unreachable, differing } = answer;
+        if !self.unanswered.iter().any(|(asked, _)| *asked == number) {
+            return;
+        }
+        self.unanswered.retain(|(asked, _)| *asked > number);
+        self.answer = Some((number, now));
+        self.confirmed = Some(epoch);
+        self.unreachable = unreachable.into_iter().collect();
+        self.differing.extend(differing);
+    }
+
+    /// Whether a message would change what the node may do: it has no lease yet, or another map than `epoch`.
+    pub(super) fn is_urgent(&self, epoch: MapEpoch, may_hold: bool, now: Duration) -> bool {
+        let needs_map = self.confirmed != Some(epoch) && self.offered < Some(epoch);
+        let gets_lease =
+            may_hold && !self.has_lease(now) && self.answer.is_some_and(|(_, at)| now < at + MAP_LEASE);
+        self.is_up() && (needs_map || gets_lease)
+    }
+
+    /// Whether the agent may have a lease.
+    pub(super) fn has_lease(&self, now: Duration) -> bool {
+        self.contact != Contact::Ended && now < self.promised_until
+    }
+
+    /// Whether messages reach the agent.
+    pub(super) fn is_up(&self) -> bool {
+        self.contact == Contact::Open
+    }
+
+    /// Whether a message has been without an answer for this time.
+    pub(super) fn is_silent(&self, time: Duration, now: Duration) -> bool {
+        self.unanswered.front().is_some_and(|(_, sent)| now >= *sent + time)
+    }
+
+    /// Gives the node time to answer again.
+    pub(super) fn wait_again(&mut self, now: Duration) {
+        self.unanswered.iter_mut().for_each(|(_, sent)| *sent = now);
+    }
+
+    /// Whether the node answers, with the map in which it was excluded or a later one.
+    pub(super) fn has_returned(&self) -> bool {
+        self.is_up() && self.excluded_in.is_some_and(|epoch| self.confirmed >= Some(epoch))
+    }
+}
