@@ -46,7 +46,7 @@ pub struct AggregateOnly {
     /// Start no agents and mount nothing: files that CMD and its children have below DIR are in a container there. It is created
     /// if DIR is missing or empty. See docs/containers.md
     #[arg(long, value_name = "DIR", help_heading = "Without agents", conflicts_with_all = [
-        "nodes", "shared", "capacity", "device", "memory", "fabric", "connections", "no_peer_reads", "cores", "no_ring", "job",
+        "nodes", "shared", "capacity", "device", "memory", "fabric", "connections", "replicas", "no_peer_reads", "cores", "no_ring", "job",
         "packed_by_others", "coherent_mmap", "verify", "keep_going", "receipt", "preload",
     ])]
     pub aggregate_only: Option<PathBuf>,

@@ -73,6 +73,10 @@ pub struct JobOptions {
     /// one for each 16 files that an agent may have open]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Nodes")]
     pub connections: Option<u32>,
+    /// Keep each file and name of the job on N nodes, 1 to 3. If one of them fails or hangs, the others serve its data, and the job
+    /// continues. Writes take longer, and data takes N times the space [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Nodes")]
+    pub replicas: Option<u32>,
     /// Read data of other nodes from its home only, and not from the memory of other nodes that have read it
     #[arg(long, help_heading = "Nodes")]
     pub no_peer_reads: bool,

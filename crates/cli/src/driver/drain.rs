@@ -86,8 +86,18 @@ impl Driver {
         let mut deadline = deadline;
         let mut display = Display::new(progress::DRAIN);
         let mut cancelled = false;
-        let id = self.ask(&AgentRequest::Drain { verify }, None);
-        while !self.is_gathered(id) {
+        let mut id = self.ask(&AgentRequest::Drain { verify }, None);
+        let mut epoch = self.map_epoch();
+        loop {
+            if self.is_gathered(id) && !self.awaits_exclusion() {
+                if self.map_epoch() == epoch {
+                    break;
+                }
+                // Nodes that had replied may have taken over dirty files since. Receipts list all files of a node.
+                self.take_gather(id);
+                (id, epoch) = (self.ask(&AgentRequest::Drain { verify }, None), self.map_epoch());
+                continue;
+            }
             match self.next(deadline) {
                 Notice::Progress(of) if of == id => {
                     let progress = self.gather(id).map_or_else(Progress::default, Gather::total_progress);
@@ -112,6 +122,7 @@ impl Driver {
                     });
                 }
                 Notice::AgentLost(node) => display.beside(|| self.report_lost_agent(node)),
+                Notice::Message(text) => display.beside(|| crate::report::say(format_args!("{text}"))),
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)
@@ -148,8 +159,10 @@ impl Driver {
     pub(super) fn save_orphaned(&mut self, dir: &Path) -> Receipt {
         let id = self.ask(&AgentRequest::SaveRemoved { dir: dir.to_owned() }, None);
         while !self.is_gathered(id) {
-            if let Notice::Signal(_) = self.next(None) {
-                break;
+            match self.next(None) {
+                Notice::Signal(_) => break,
+                Notice::Message(text) => crate::report::say(format_args!("{text}")),
+                _ => {}
             }
         }
         let in_time = self.is_gathered(id);
@@ -161,8 +174,11 @@ impl Driver {
         monotonic() + Duration::from_secs(self.record.plan.grace_s)
     }
 
-    /// Reports a failed agent and the consequences to the user.
+    /// Reports a failed agent and the consequences to the user, unless other nodes have its data: then its exclusion is reported.
     pub(super) fn report_lost_agent(&self, node: u32) {
+        if self.survives_losses() {
+            return;
+        }
         let host = &self.record.plan.nodes[node as usize].host;
         let how = self.lost.get(&node).map_or("", String::as_str);
         crate::report::say(format_args!(

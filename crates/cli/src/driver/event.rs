@@ -57,6 +57,8 @@ pub enum Notice {
         verify: bool,
         reply: Sender<DriverReply>,
     },
+    /// A message for the user.
+    Message(String),
     TimedOut,
 }
 
@@ -64,14 +66,24 @@ impl Driver {
     /// Waits for the next event that a phase must handle, until `deadline` (on the monotonic clock).
     pub(super) fn next(&mut self, deadline: Option<Duration>) -> Notice {
         loop {
-            let event = match deadline {
+            if self.leases_due().is_some_and(|due| due <= monotonic()) {
+                self.tend_leases();
+            }
+            if let Some(notice) = self.notices.pop_front() {
+                return notice;
+            }
+            let wake = deadline.into_iter().chain(self.leases_due()).min();
+            let event = match wake {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(end) => self.events.recv_timeout(end.saturating_sub(monotonic())),
             };
-            // The driver owns a sender, so the channel is never disconnected.
-            let Ok(event) = event else { return Notice::TimedOut };
-            if let Some(notice) = self.take(event) {
-                return notice;
+            let notice = match event {
+                Ok(event) => self.take(event),
+                // The driver owns a sender, so the channel is never disconnected.
+                Err(_) => deadline.filter(|end| *end <= monotonic()).map(|_| Notice::TimedOut),
+            };
+            if let Some(notice) = notice {
+                self.notices.push_back(notice);
             }
         }
     }

@@ -54,11 +54,12 @@ impl Driver {
     pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
         let faults = self.stop_agents(grace, STOP_LIMIT, keep);
         let mut remains = Remains { left: Undrained::default(), faults };
-        for left in self.left.values() {
+        for (_, left) in self.left.iter().filter(|(node, _)| !self.is_stale(**node)) {
             remains.left += *left;
         }
         let dir = self.job_dir.path().to_owned();
         janitor::unmount_below(&dir, &mut remains.faults);
+        self.sweep_stale_nodes(&mut remains, keep);
         self.sweep_failed_nodes::<A>(&mut remains, keep);
         let kept = if keep || !remains.is_nothing() {
             self.record.state = JobState::Interrupted;
@@ -82,11 +83,13 @@ impl Driver {
         for link in &mut self.links {
             link.hang_up();
         }
-        self.await_ends(deadline);
+        self.await_ends(deadline, true);
+        // Excluded nodes may not answer at all.
+        self.await_ends(deadline.min(monotonic() + FAILED_STOP_LIMIT), false);
         for link in self.links.iter().filter(|link| !self.lost.contains_key(&link.node())) {
             link.kill();
         }
-        self.await_ends(monotonic() + KILL_LIMIT);
+        self.await_ends(monotonic() + KILL_LIMIT, false);
         let answers = self.take_gather(stop).answers;
         let fault = |(node, reply): (u32, AgentReply)| match reply {
             // `sweep_failed_nodes` examines the stores of failed agents.
@@ -120,17 +123,40 @@ impl Driver {
         deadline
     }
 
-    fn await_ends(&mut self, deadline: Duration) {
-        while self.lost.len() < self.links.len() {
+    /// Waits for the ends of all agents, or of those that reply to requests.
+    fn await_ends(&mut self, deadline: Duration, only_running: bool) {
+        let is_awaited = |driver: &Self, node: u32| match only_running {
+            true => driver.absence(node).is_none(),
+            false => !driver.lost.contains_key(&node),
+        };
+        while self.links.iter().any(|link| is_awaited(self, link.node())) {
             if let Notice::TimedOut = self.next(Some(deadline)) {
                 return;
             }
         }
     }
 
+    /// Removes the stores with old copies of what other nodes have drained, on this host only. After an incomplete drain they stay.
+    fn sweep_stale_nodes(&self, remains: &mut Remains, keep: bool) {
+        for (&node, _) in self.lost.iter().filter(|(node, _)| !keep && self.is_stale(**node)) {
+            let host = &self.record.plan.nodes[node as usize];
+            if host.is_here() {
+                leftovers::sweep(&self.record.plan.job, Some(NodeId(node)));
+                let removed = janitor::discard_node(self.job_dir.path(), node);
+                remains.faults.extend(removed.err().map(|fault| format!("node {node}: {fault}")));
+            } else if !self.left.contains_key(&node) {
+                crate::report::say(format_args!(
+                    "node {node} on {} may have kept its store, which has only old copies of data that is drained",
+                    host.host
+                ));
+            }
+        }
+    }
+
     /// Examines the stores of agents that did not stop regularly, on this host only.
     fn sweep_failed_nodes<A: AgentControl>(&self, remains: &mut Remains, keep: bool) {
-        for (&node, how) in self.lost.iter().filter(|(node, _)| !self.left.contains_key(node)) {
+        let failed = |node: &u32| !self.left.contains_key(node) && !self.is_stale(*node);
+        for (&node, how) in self.lost.iter().filter(|(node, _)| failed(node)) {
             let host = &self.record.plan.nodes[node as usize];
             if !host.is_here() {
                 let message = format!("dirty data of node {node} on {} is unknown ({how})", host.host);
@@ -150,8 +176,10 @@ impl Driver {
     /// Waits for the replies to a request until `deadline`.
     pub(super) fn await_gather(&mut self, id: GatherId, deadline: Duration) {
         while !self.is_gathered(id) {
-            if let Notice::TimedOut = self.next(Some(deadline)) {
-                return;
+            match self.next(Some(deadline)) {
+                Notice::TimedOut => return,
+                Notice::Message(text) => crate::report::say(format_args!("{text}")),
+                _ => {}
             }
         }
     }

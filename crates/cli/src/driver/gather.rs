@@ -31,9 +31,8 @@ impl Gather {
     }
 }
 
-/// Returns the reply for an agent that has exited.
-fn agent_failed(how: &str) -> AgentReply {
-    AgentReply::Failed(Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})")))
+fn agent_failed(how: &str) -> Fault {
+    Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})"))
 }
 
 impl Driver {
@@ -52,15 +51,25 @@ impl Driver {
         let id = self.next_id;
         self.next_id += 1;
         let mut gather = Gather { question: Some(request.clone()), client, ..Gather::default() };
-        for link in self.links.iter_mut().filter(|link| is_asked(link.node())) {
-            match self.lost.get(&link.node()) {
-                Some(how) => {
-                    gather.answers.insert(link.node(), agent_failed(how));
-                }
+        for index in 0..self.links.len() {
+            let node = self.links[index].node();
+            if !is_asked(node) {
+                continue;
+            }
+            let absence = self.absence(node);
+            let is_end = matches!(request, AgentRequest::Stop { .. }) && !self.lost.contains_key(&node);
+            if absence.is_none() || is_end {
+                // An agent that cannot be written to exits, which is an event.
+                self.links[index].send(id, request);
+            }
+            match absence {
                 None => {
-                    // An agent that cannot be written to exits, which is an event.
-                    link.send(id, request);
-                    gather.waiting.insert(link.node());
+                    gather.waiting.insert(node);
+                }
+                // Others serve its data.
+                Some(_) if self.is_stale(node) => {}
+                Some(fault) => {
+                    gather.answers.insert(node, AgentReply::Failed(fault));
                 }
             }
         }
@@ -82,7 +91,18 @@ impl Driver {
         self.gathers.get(&id).is_none_or(|gather| gather.waiting.is_empty())
     }
 
+    /// Why the agent of a node does not reply to requests; `None` if it does, as far as is known.
+    pub(super) fn absence(&self, node: u32) -> Option<Fault> {
+        let lost = self.lost.get(&node).map(|how| agent_failed(how));
+        let excluded = |why| Fault::new(Errno::EHOSTDOWN, format!("excluded: it {why}"));
+        lost.or_else(|| self.why_excluded(node).map(excluded))
+    }
+
     pub(super) fn take_answer(&mut self, node: u32, answer: AgentAnswer) -> Option<Notice> {
+        if let AgentReply::Leased(answer) = answer.reply {
+            self.take_lease(node, answer);
+            return None;
+        }
         let gather = self.gathers.get_mut(&answer.id)?;
         if let AgentReply::Warming(so_far) = answer.reply {
             let is_gone = |client: &Sender<DriverReply>| client.send(DriverReply::Warming(so_far)).is_err();
@@ -135,17 +155,28 @@ impl Driver {
 
     pub(super) fn take_agent_gone(&mut self, node: u32, how: String) -> Option<Notice> {
         let expected = self.stopping || self.left.contains_key(&node);
-        self.lost.insert(node, how.clone());
+        let fault = agent_failed(&how);
+        self.lost.insert(node, how);
+        let gathered = self.give_up(node, &fault);
+        if expected {
+            return gathered.or(Some(Notice::AgentEnded));
+        }
+        self.take_lost_member(node);
+        Some(Notice::AgentLost(node))
+    }
+
+    /// Waits no longer for the replies of a node: it has this fault.
+    pub(super) fn give_up(&mut self, node: u32, fault: &Fault) -> Option<Notice> {
         let mut gathered = None;
         let waiting: Vec<_> =
             self.gathers.iter().filter(|(_, g)| g.waiting.contains(&node)).map(|(id, _)| *id).collect();
         for id in waiting {
             if let Some(gather) = self.gathers.get_mut(&id) {
                 gather.waiting.remove(&node);
-                gather.answers.insert(node, agent_failed(&how));
+                gather.answers.insert(node, AgentReply::Failed(fault.clone()));
             }
             gathered = self.finish_gather(id).or(gathered);
         }
-        if expected { gathered.or(Some(Notice::AgentEnded)) } else { Some(Notice::AgentLost(node)) }
+        gathered
     }
 }

@@ -25,7 +25,8 @@ const LINES_WAIT: Duration = Duration::from_secs(1);
 /// The driver's handle of one agent.
 pub struct AgentLink {
     node: u32,
-    input: Option<ChildStdin>,
+    /// Lines for a thread that writes them. A stopped agent, whose pipe is full, thus blocks only this thread.
+    input: Option<Sender<Vec<u8>>>,
     process: Option<ProcessId>,
 }
 
@@ -53,12 +54,12 @@ impl AgentLink {
                 &error,
             )
         })?;
-        let input = child.stdin.take();
+        let input = start_writer(child.stdin.take())?;
         let (output, errors) = (child.stdout.take(), child.stderr.take());
-        let mut link = Self { node, input, process: ProcessId::now(child.id()) };
+        let mut link = Self { node, input: Some(input), process: ProcessId::now(child.id()) };
         let mut line = serde_json::to_vec(start).map_err(|error| Fault::io(error.to_string()))?;
         line.push(b'\n');
-        link.write(&line);
+        link.write(line);
         let (lines_sender, lines) = mpsc::channel();
         start_thread("agent-errors", move || lines_sender.send(last_lines(errors)))?;
         start_thread("agent-answers", move || {
@@ -79,18 +80,16 @@ impl AgentLink {
         let command = AgentCommand { id, request: request.clone() };
         let mut line = serde_json::to_vec(&command).expect("commands are plain data");
         line.push(b'\n');
-        self.write(&line);
+        self.write(line);
     }
 
-    fn write(&mut self, line: &[u8]) {
-        if let Some(input) = &mut self.input
-            && input.write_all(line).and_then(|()| input.flush()).is_err()
-        {
+    fn write(&mut self, line: Vec<u8>) {
+        if self.input.as_ref().is_some_and(|input| input.send(line).is_err()) {
             self.input = None;
         }
     }
 
-    /// Closes the pipe, from which the agent concludes that the driver has exited.
+    /// Closes the pipe after what was sent before, from which the agent concludes that the driver has exited.
     pub fn hang_up(&mut self) {
         self.input = None;
     }
@@ -100,6 +99,20 @@ impl AgentLink {
         // It may have exited.
         let _ = self.process.map(|process| process.signal(SIGKILL));
     }
+}
+
+/// Starts the thread that writes to an agent, until the channel or the pipe is closed.
+fn start_writer(input: Option<ChildStdin>) -> Result<Sender<Vec<u8>>> {
+    let (sender, lines) = mpsc::channel::<Vec<u8>>();
+    start_thread("agent-requests", move || {
+        let Some(mut input) = input else { return };
+        for line in lines {
+            if input.write_all(&line).and_then(|()| input.flush()).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(sender)
 }
 
 /// Sends an agent's lines as events, until its output ends.

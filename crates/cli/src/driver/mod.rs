@@ -13,6 +13,7 @@ pub(crate) mod launch;
 mod link;
 pub mod protocol;
 mod recover;
+mod replicas;
 mod run;
 mod start;
 mod status;
@@ -24,10 +25,11 @@ pub(crate) use supervise::{Supervised, supervise};
 
 use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
-use event::Event;
+use event::{Event, Notice};
 use gather::Gather;
 use link::AgentLink;
-use std::collections::BTreeMap;
+use replicas::Leases;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender};
 use tameike_agent::control::{AgentMode, Undrained};
 
@@ -41,6 +43,10 @@ struct Driver {
     sender: Sender<Event>,
     events: Receiver<Event>,
     gathers: BTreeMap<u64, Gather>,
+    /// Notices that [`Driver::next`] returns first.
+    notices: VecDeque<Notice>,
+    /// The leases of the nodes, once all agents of a job with replicas have joined.
+    leases: Option<Leases>,
     next_id: u64,
     /// Nodes whose agent has exited or is unreachable, with the cause.
     lost: BTreeMap<u32, String>,

@@ -153,6 +153,23 @@ pub struct JobStatus {
     pub shared_dir: Option<PathBuf>,
     /// Its nodes.
     pub nodes: Vec<NodeLine>,
+    /// The replicas of its data, if it has more than one.
+    pub replicas: Option<ReplicaStatus>,
+}
+
+/// State of the replicas of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Number of replicas of each home at the start of the job.
+    pub wanted: u32,
+    /// Nodes that have failed, do not answer, or cannot be reached, by number.
+    pub excluded: Vec<u32>,
+    /// Number of homes.
+    pub homes: u64,
+    /// Number of homes that only their primary has.
+    pub homes_with_one_copy: u64,
+    /// Number of homes that only excluded nodes have.
+    pub homes_without_node: u64,
 }
 
 /// State of one node.

@@ -176,8 +176,9 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     };
     let old = JobRecord::read(job_dir.path())?.ok_or_else(none)?;
     let started = old.started;
-    let unknown = old.unknown;
-    let record = JobRecord { state: JobState::Interrupted, started, unknown, ..JobRecord::new(old.plan)? };
+    let JobRecord { unknown, map, .. } = old;
+    let record =
+        JobRecord { state: JobState::Interrupted, started, unknown, map, ..JobRecord::new(old.plan)? };
     job_dir.revive()?;
     drop(lock);
     let mut driver =

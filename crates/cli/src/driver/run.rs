@@ -188,6 +188,10 @@ impl Driver {
                 }
                 Notice::AgentLost(node) => {
                     self.report_lost_agent(node);
+                    // Node 0 runs the command.
+                    if self.survives_losses() && node != 0 {
+                        continue;
+                    }
                     command.agent_lost = true;
                     if !self.record.plan.keep_going && command.kill_at.is_none() {
                         report::say(format_args!("terminating the command (--keep-going lets it continue)"));
@@ -203,6 +207,7 @@ impl Driver {
                     command.kill_at = None;
                     self.signal_command(command, SIGKILL);
                 }
+                Notice::Message(text) => report::say(format_args!("{text}")),
                 Notice::Gathered | Notice::AgentEnded | Notice::Progress(_) => {}
             }
         }
@@ -278,7 +283,8 @@ impl Driver {
 
     /// Prints and writes the receipt, and ends the job.
     pub(super) fn end_after_drain<A: AgentControl>(self, drained: &Drained, receipt: Option<&Path>) -> Ended {
-        let (job, agent_lost) = (self.record.plan.job.clone(), !self.lost.is_empty());
+        let agent_lost = !self.survives_losses() || self.lost.contains_key(&0);
+        let job = self.record.plan.job.clone();
         let has_cache = self.record.plan.shared_dir.is_some();
         let mut complete = drained.is_complete;
         if has_cache || !drained.receipt.is_complete() {

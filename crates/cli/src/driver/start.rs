@@ -9,7 +9,7 @@ use super::link::AgentLink;
 use crate::node::start::NodeStart;
 use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tameike_agent::control::{
@@ -23,6 +23,8 @@ use tameike_io::os::signal;
 const LOG_VARIABLE: &str = "TAMEIKE_LOG";
 /// After one agent has failed to start, time for others to report their faults too.
 const FAULTS_TIME: Duration = Duration::from_secs(3);
+/// Time for nodes that were excluded to reach the others.
+const READMISSION_LIMIT: Duration = Duration::from_secs(10);
 /// The identifier of replies to the start.
 const START_ID: GatherId = 0;
 
@@ -36,6 +38,11 @@ pub(super) struct Starting {
     pub record: JobRecord,
     /// Serve or recover.
     pub mode: AgentMode,
+}
+
+fn interrupted(arrived: signal::Arrived) -> Fault {
+    let message = format!("signal {} arrived while the job was starting", arrived.signal);
+    Fault::new(Errno::EINTR, message)
 }
 
 impl Driver {
@@ -52,6 +59,8 @@ impl Driver {
             sender,
             events,
             gathers: BTreeMap::new(),
+            notices: VecDeque::new(),
+            leases: None,
             next_id: START_ID + 1,
             lost: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -78,8 +87,9 @@ impl Driver {
         self.start_agents()?;
         let ready = self.await_start(START_ID, deadline, "become ready")?;
         let nodes = self.collect_nodes(ready)?;
+        let map = self.first_map(&nodes)?;
         self.record.write(self.job_dir.path())?;
-        let join = self.ask(&AgentRequest::Join { nodes, map: None }, None);
+        let join = self.ask(&AgentRequest::Join { nodes, map }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
                 let messages =
@@ -87,7 +97,8 @@ impl Driver {
                 self.damage.extend(messages);
             }
         }
-        Ok(())
+        self.begin_leases();
+        self.await_readmission(deadline.min(monotonic() + READMISSION_LIMIT))
     }
 
     fn start_agents(&mut self) -> Result<()> {
@@ -122,7 +133,7 @@ impl Driver {
                 no_peer_reads: plan.no_peer_reads,
                 coherent_mmap: plan.coherent_mmap,
                 cores: plan.cores.clone(),
-                replicas: 1,
+                replicas: plan.replicas,
                 device: spec.device.then(device),
                 capacity: [0; 3],
                 memory: plan.memory,
@@ -191,10 +202,8 @@ impl Driver {
                     let message = format!("nodes {late:?} did not {what} within {limit} s (key start-limit)");
                     return Err(Fault::new(Errno::ETIMEDOUT, message));
                 }
-                Notice::Signal(arrived) => {
-                    let message = format!("signal {} arrived while the job was starting", arrived.signal);
-                    return Err(Fault::new(Errno::EINTR, message));
-                }
+                Notice::Signal(arrived) => return Err(interrupted(arrived)),
+                Notice::Message(text) => crate::report::say(format_args!("{text}")),
                 Notice::AgentLost(_)
                 | Notice::Gathered
                 | Notice::AgentEnded
@@ -203,6 +212,19 @@ impl Driver {
                 | Notice::Down { .. } => {}
             }
         }
+    }
+
+    /// Waits until the nodes that the map of a failed job excludes are readmitted, as some homes may be on them only.
+    fn await_readmission(&mut self, deadline: Duration) -> Result<()> {
+        while self.links.iter().any(|link| self.why_excluded(link.node()).is_some()) {
+            match self.next(Some(deadline)) {
+                Notice::TimedOut => return Ok(()),
+                Notice::Signal(arrived) => return Err(interrupted(arrived)),
+                Notice::Message(text) => crate::report::say(format_args!("{text}")),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Stores the agents' records, and returns the node list that every agent needs.

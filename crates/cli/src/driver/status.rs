@@ -31,7 +31,7 @@ impl Driver {
                 return;
             }
         };
-        let first = self.links.iter().map(|link| link.node()).find(|node| !self.lost.contains_key(node));
+        let first = self.links.iter().map(|link| link.node()).find(|node| self.absence(*node).is_none());
         let id = self.ask_some(&question, Some(reply.clone()), |node| match receivers {
             Receivers::All => true,
             Receivers::First => first == Some(node),
@@ -63,7 +63,10 @@ impl Driver {
             let (status, fault) = match gather.answers.get(&node) {
                 Some(AgentReply::Status(status)) => (Some((**status).clone()), None),
                 Some(AgentReply::Failed(fault)) => (None, Some(fault.to_string())),
-                _ => (None, Some("no reply".to_owned())),
+                _ => (
+                    None,
+                    Some(self.absence(node).map_or_else(|| "no reply".to_owned(), |fault| fault.to_string())),
+                ),
             };
             NodeLine { node, host: host.host.clone(), status, fault }
         };
@@ -72,6 +75,7 @@ impl Driver {
             started: self.record.started,
             shared_dir: self.record.plan.shared_dir.clone(),
             nodes: (0..).zip(&self.record.plan.nodes).map(line).collect(),
+            replicas: self.replica_status(),
         })
     }
 }

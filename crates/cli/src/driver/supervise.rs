@@ -67,6 +67,7 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
                 break (verify || driver.record.plan.verify, Some(reply));
             }
             Notice::AgentLost(node) => driver.report_lost_agent(node),
+            Notice::Message(text) => report::say(format_args!("{text}")),
             Notice::Gathered
             | Notice::AgentEnded
             | Notice::Progress(_)

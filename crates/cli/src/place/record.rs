@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::NodeRecord;
-use tameike_core::{Errno, Fault, JobId, NodeId, Result};
+use tameike_core::{Errno, Fault, HomeMap, JobId, NodeId, Result};
 use tameike_io::os::owned;
 use tameike_io::os::process::{self, ProcessId};
 
@@ -41,6 +41,9 @@ pub struct JobRecord {
     pub driver_namespace: String,
     /// The nodes that are ready, in the order of their numbers.
     pub nodes: Vec<NodeRecord>,
+    /// The home map, if homes have replicas and the agents have been ready: no agent has a newer one.
+    #[serde(default)]
+    pub map: Option<HomeMap>,
     /// Messages on unknown data of a job whose directory was lost.
     #[serde(default)]
     pub unknown: Vec<String>,
@@ -58,6 +61,7 @@ impl JobRecord {
             driver_start: driver.start,
             driver_namespace: user_namespace(),
             nodes: Vec::new(),
+            map: None,
             unknown: Vec::new(),
         })
     }

@@ -1,7 +1,7 @@
 //! The table of `tameike status`.
 
-use super::{storms, table};
-use crate::driver::protocol::{JobStatus, NodeLine};
+use super::{plural, storms, table};
+use crate::driver::protocol::{JobStatus, NodeLine, ReplicaStatus};
 use crate::settings::size::show;
 use std::io::Write;
 use tameike_core::{CoreSet, View};
@@ -15,9 +15,28 @@ pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
     table(&rows, [true, false, true, true, true, true, true, false, false], out)?;
+    if let Some(replicas) = &status.replicas {
+        writeln!(out, "{}", replica_line(replicas))?;
+    }
     let storms =
         status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);
     storms::merge(storms).iter().try_for_each(|storm| writeln!(out, "{}", storms::line(storm)))
+}
+
+fn replica_line(status: &ReplicaStatus) -> String {
+    let ReplicaStatus { wanted, excluded, homes, homes_with_one_copy, homes_without_node } = status;
+    let mut line = format!("replicas: {wanted}");
+    if *homes_with_one_copy > 0 {
+        line += &format!(", {homes_with_one_copy} of {homes} homes have one copy only");
+    }
+    if *homes_without_node > 0 {
+        line += &format!(", {homes_without_node} of {homes} homes are on excluded nodes only");
+    }
+    if !excluded.is_empty() {
+        let nodes: Vec<_> = excluded.iter().map(u32::to_string).collect();
+        line += &format!(", excluded {}: {}", plural(nodes.len(), "node"), nodes.join(", "));
+    }
+    line
 }
 
 fn row(line: &NodeLine) -> [String; 9] {

@@ -31,6 +31,7 @@ pub struct Config {
     region_memory: Option<u64>,
     fabric: Option<FabricChoice>,
     connections: Option<u32>,
+    replicas: Option<u32>,
     no_peer_reads: Option<bool>,
     cores: Option<CoreSet>,
     no_ring: Option<bool>,
@@ -138,6 +139,7 @@ impl Config {
             region_memory: options.region_memory.or(self.region_memory),
             fabric: options.fabric.or(self.fabric),
             connections: options.connections.or(self.connections),
+            replicas: options.replicas.or(self.replicas),
             no_peer_reads: options.no_peer_reads || self.no_peer_reads.unwrap_or(false),
             cores: options.cores.clone().or_else(|| self.cores.clone()),
             no_ring: options.no_ring || self.no_ring.unwrap_or(false),
@@ -156,13 +158,14 @@ mod tests {
     #[test]
     fn the_command_line_wins() {
         let config = parse(
-            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nfabric = 'tcp'\ncores = '0,2-3'\n",
+            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nreplicas = 2\nfabric = 'tcp'\ncores = '0,2-3'\n",
         )
         .expect("a good file");
         let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
         let options = config.complete(&given);
         assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
         assert_eq!((options.memory, options.verify, options.connections), (Some(5), true, Some(9)));
+        assert_eq!(options.replicas, Some(2));
         assert_eq!((options.fabric, options.cores), (Some(FabricChoice::Tcp), CoreSet::new([0, 2, 3])));
         assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
     }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tameike_agent::MEMORY_MIN;
 use tameike_agent::control::{Aggregate, FabricChoice};
 use tameike_core::limits::NODES_MAX;
-use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
+use tameike_core::{CoreSet, Errno, Fault, HomeMap, JobId, NodeId, NodeInfo, Result};
 use tameike_io::os::process;
 
 /// Seconds that a drain may take after the request to end the job.
@@ -75,6 +75,9 @@ pub struct JobPlan {
     /// Connections that each node keeps open; `None` stands for the default.
     #[serde(default)]
     pub connections: Option<u32>,
+    /// Number of nodes that have each file and name.
+    #[serde(default = "one")]
+    pub replicas: u32,
     /// Disables reads from the memory of nodes other than the home.
     #[serde(default)]
     pub no_peer_reads: bool,
@@ -128,9 +131,13 @@ impl JobPlan {
             DeviceChoice::Ram => RAM_DIR.into(),
             DeviceChoice::Directory(dir) => absolute(dir)?,
         };
+        let nodes = nodes(&options)?;
+        let replicas = options.replicas.unwrap_or(1);
+        check_replicas(&nodes, replicas)?;
         Ok(Self {
             job: options.job.clone().map_or_else(random_job, Ok)?,
-            nodes: nodes(&options)?,
+            nodes,
+            replicas,
             shared_dir: options.shared.as_deref().map(shared_dir).transpose()?,
             aggregate: aggregate(&options),
             capacity: options.capacity.clone().unwrap_or_default(),
@@ -186,6 +193,27 @@ fn nodes(options: &JobOptions) -> Result<Vec<HostSpec>> {
         return Err(Fault::new(Errno::EINVAL, message));
     }
     Ok(nodes)
+}
+
+/// Checks that the nodes can have so many replicas.
+fn check_replicas(nodes: &[HostSpec], replicas: u32) -> Result<()> {
+    if replicas == 1 {
+        return Ok(());
+    }
+    let info = |(id, spec): (u32, &HostSpec)| NodeInfo {
+        id: NodeId(id),
+        host: spec.host.clone(),
+        address: String::new(),
+        group: spec.group,
+        device: spec.device,
+    };
+    let nodes: Vec<_> = (0..).zip(nodes).map(info).collect();
+    let map = HomeMap::initial(&nodes, replicas);
+    map.map(drop).map_err(|wrong| Fault::new(Errno::EINVAL, format!("--replicas: {wrong}")))
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -249,6 +277,12 @@ mod tests {
         };
         assert!(with(|o| o.local = Some(0)).contains("1 to 16384 nodes"));
         assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 16384 nodes"));
+        assert!(with(|o| o.replicas = Some(2)).contains("--replicas: 2 replicas need as many nodes"));
+        for replicas in [0, 4] {
+            let options = JobOptions { local: Some(8), replicas: Some(replicas), ..JobOptions::default() };
+            let fault = JobPlan::new(&options, false).expect_err("bad").to_string();
+            assert!(fault.contains("1 to 3 replicas"), "{fault}");
+        }
         assert!(with(|o| o.memory = Some(1)).contains("at least 48.0 MiB"));
         assert!(
             with(|o| o.shared = Some("/no/such/dir".into()))

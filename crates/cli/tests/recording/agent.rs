@@ -3,8 +3,10 @@
 //!
 //! Names in the shared directory control it:
 //! - `slow-drain`: a drain lasts until `stop`.
+//! - `wait-drain-K`: a drain of node K creates `draining-K`, and lasts as long as the name is there.
 //! - `fail-drain`: the drained file is missing.
 //! - `fail-start-K`, `hang-start-K`: node K fails to start, or never becomes ready.
+//! - `cut-K-J`: node K reports that it does not reach node J.
 //! - `slow-stop-K`: node K stops slowly, and creates a file `ended`.
 
 use parking_lot::Mutex;
@@ -20,13 +22,15 @@ use tameike_agent::files::{FileLine, FileSelection};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
-use tameike_core::{Fault, HomeMap, MapEpoch, NodeInfo, Result};
+use tameike_core::{Fault, HomeMap, MapEpoch, NodeId, NodeInfo, Result};
 
 struct Recording {
     start: AgentStart,
     /// Open FUSE connections: programs in the mounts wait as for a busy agent.
     _frontends: Vec<ViewFrontend>,
     peers: Mutex<Vec<NodeInfo>>,
+    /// The epoch of the home map.
+    epoch: Mutex<MapEpoch>,
     /// Dropped at `stop`, which ends a slow drain.
     stopper: Mutex<Option<Sender<()>>>,
     stopped: Mutex<Option<Receiver<()>>>,
@@ -56,6 +60,7 @@ impl AgentControl for Recording {
             start: input.start,
             _frontends: input.frontends,
             peers: Mutex::default(),
+            epoch: Mutex::new(MapEpoch(1)),
             stopper: Mutex::new(Some(sender)),
             stopped: Mutex::new(Some(receiver)),
         };
@@ -73,15 +78,23 @@ impl AgentControl for Recording {
         self.start.listen.replace(":0", &format!(":{}", 10_000 + self.start.node.0))
     }
 
-    fn join(&self, nodes: Vec<NodeInfo>, _map: Option<HomeMap>) -> Result<()> {
+    fn join(&self, nodes: Vec<NodeInfo>, map: Option<HomeMap>) -> Result<()> {
         *self.peers.lock() = nodes;
+        map.into_iter().for_each(|map| *self.epoch.lock() = map.epoch);
         Ok(())
     }
 
     fn renew_lease(&self, message: LeaseMessage) -> Result<LeaseAnswer> {
-        let (unreachable, differing) = Default::default();
-        let epoch = message.map.map_or(MapEpoch(1), |map| map.epoch);
-        Ok(LeaseAnswer { number: message.number, epoch, unreachable, differing })
+        let mut epoch = self.epoch.lock();
+        message.map.into_iter().for_each(|map| *epoch = map.epoch);
+        let peers = self.peers.lock();
+        let is_cut = |peer: &NodeId| self.is_requested(&format!("cut-{}-{}", self.start.node.0, peer.0));
+        Ok(LeaseAnswer {
+            number: message.number,
+            epoch: *epoch,
+            unreachable: peers.iter().map(|info| info.id).filter(is_cut).collect(),
+            differing: Vec::new(),
+        })
     }
 
     fn drain(&self, _verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
@@ -94,6 +107,14 @@ impl AgentControl for Recording {
         let (Some(dirty), Some(shared)) = (self.dirty(), &self.start.shared_dir) else {
             return Receipt::default();
         };
+        let waits = format!("wait-drain-{}", self.start.node.0);
+        if self.is_requested(&waits) {
+            let begun = shared.join(format!("draining-{}", self.start.node.0));
+            std::fs::write(begun, "").expect("the test's own file");
+        }
+        while self.is_requested(&waits) {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
         let Ok(bytes) = std::fs::read(&dirty) else { return Receipt::default() };
         let path = format!("from-node-{}", self.start.node.0);
         let outcome = if self.is_requested("fail-drain") {

@@ -14,6 +14,7 @@ mod crash;
 mod differential;
 mod drain_faults;
 mod examples;
+mod failed_nodes;
 mod fsx;
 mod full_disk;
 mod holders;

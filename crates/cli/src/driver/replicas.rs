@@ -1,0 +1,223 @@
+//! A job with replicas: the driver renews the leases of its nodes, and puts changes of the home map into effect.
+//!
+//! The record of the job has each map before any agent has it, so that `recover` continues with the last one.
+
+use super::Driver;
+use super::event::Notice;
+use super::protocol::ReplicaStatus;
+use std::collections::BTreeMap;
+use std::iter::once;
+use std::time::Duration;
+use tameike_agent::authority::{Authority, Cause, MapChange};
+use tameike_agent::control::{AgentRequest, LeaseAnswer};
+use tameike_core::limits::MAP_LEASE_INTERVAL;
+use tameike_core::{Errno, Fault, HomeMap, MapEpoch, NodeId, NodeInfo, Result};
+use tameike_io::os::process::monotonic;
+
+/// The leases of a job's nodes.
+pub(super) struct Leases {
+    authority: Authority,
+    /// Time of the next messages to all nodes.
+    next_round: Duration,
+    /// The record of the job lacks the map: no agent may get it.
+    is_unwritten: bool,
+    /// The user knows that the record cannot be written.
+    is_reported: bool,
+    /// Why nodes are excluded.
+    causes: BTreeMap<u32, &'static str>,
+}
+
+impl Driver {
+    /// The map with which the agents begin: that of the record, or a first one, which the record then has. `None` without replicas.
+    pub(super) fn first_map(&mut self, nodes: &[NodeInfo]) -> Result<Option<HomeMap>> {
+        if self.record.plan.replicas > 1 && self.record.map.is_none() {
+            let map = HomeMap::initial(nodes, self.record.plan.replicas);
+            self.record.map = Some(map.map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?);
+        }
+        Ok(self.record.map.clone())
+    }
+
+    /// Sends the first messages, when all agents have joined.
+    pub(super) fn begin_leases(&mut self) {
+        let Some(map) = self.record.map.clone() else { return };
+        let (nodes, now) = ((0..self.links.len() as u32).map(NodeId), monotonic());
+        let mut authority = Authority::new(map, nodes, now);
+        for &node in self.lost.keys() {
+            authority.ended(NodeId(node));
+        }
+        let (is_unwritten, is_reported, causes) = Default::default();
+        self.leases = Some(Leases { authority, next_round: now, is_unwritten, is_reported, causes });
+        self.tend_leases();
+    }
+
+    /// The time at which [`Self::tend_leases`] is due; `None` without replicas, and when the agents stop.
+    pub(super) fn leases_due(&self) -> Option<Duration> {
+        self.leases.as_ref().filter(|_| !self.stopping).map(|leases| leases.next_round)
+    }
+
+    /// Decides about the map, and sends messages to all nodes if they are due or the map has changed.
+    pub(super) fn tend_leases(&mut self) {
+        let Some(leases) = self.leases.as_mut().filter(|_| !self.stopping) else { return };
+        let now = monotonic();
+        let changes = leases.authority.tick(now);
+        if changes.is_empty() && now < leases.next_round {
+            return;
+        }
+        leases.next_round = now + MAP_LEASE_INTERVAL;
+        if !changes.is_empty() {
+            leases.is_unwritten = true;
+            self.record.map = Some(leases.authority.map().clone());
+        }
+        for change in changes {
+            self.take_change(change);
+        }
+        if self.has_written_map() {
+            (0..self.links.len() as u32).for_each(|node| self.send_lease(node));
+        }
+    }
+
+    /// Takes the answer of an agent, and sends its next message at once if that is urgent.
+    pub(super) fn take_lease(&mut self, node: u32, answer: LeaseAnswer) {
+        let Some(leases) = &mut self.leases else { return };
+        if leases.authority.answered(NodeId(node), answer, monotonic()) && self.has_written_map() {
+            self.send_lease(node);
+        }
+    }
+
+    /// Notes that the agent of a node has ended, or that the connection to it has.
+    pub(super) fn take_lost_member(&mut self, node: u32) {
+        let Some(leases) = &mut self.leases else { return };
+        if self.record.plan.nodes[node as usize].is_here() {
+            leases.authority.ended(NodeId(node));
+        } else {
+            // The agent may still run: only the ssh to its host has certainly ended.
+            leases.authority.hung_up(NodeId(node));
+        }
+        self.tend_leases();
+    }
+
+    fn send_lease(&mut self, node: u32) {
+        let (Some(leases), Some(link)) = (&mut self.leases, self.links.get_mut(node as usize)) else {
+            return;
+        };
+        if let Some(message) = leases.authority.message(NodeId(node), monotonic()) {
+            link.send(self.next_id, &AgentRequest::Lease(message));
+            self.next_id += 1;
+        }
+    }
+
+    /// Writes the record if it lacks the current map. Until that succeeds, no messages are sent, and leases end.
+    fn has_written_map(&mut self) -> bool {
+        let Some(leases) = self.leases.as_mut().filter(|leases| leases.is_unwritten) else { return true };
+        match self.record.write(self.job_dir.path()) {
+            Ok(()) => (leases.is_unwritten, leases.is_reported) = (false, false),
+            Err(fault) if !leases.is_reported => {
+                leases.is_reported = true;
+                self.notices
+                    .push_back(Notice::Message(format!("the nodes wait for the record of the job: {fault}")));
+            }
+            Err(_) => {}
+        }
+        self.leases.as_ref().is_some_and(|leases| !leases.is_unwritten)
+    }
+
+    fn take_change(&mut self, change: MapChange) {
+        let Some(leases) = &mut self.leases else { return };
+        match change {
+            MapChange::Excluded(node, cause) => {
+                let why = match cause {
+                    Cause::Failed => "has failed",
+                    Cause::Silent => "does not answer",
+                    Cause::Unreachable => "cannot be reached by others",
+                };
+                leases.causes.insert(node.0, why);
+                self.report_excluded(node.0, why);
+                let fault = Fault::new(Errno::EHOSTDOWN, format!("it {why}"));
+                let gathered = self.give_up(node.0, &fault);
+                self.notices.extend(gathered);
+            }
+            MapChange::Readmitted(node) => {
+                // Without a cause, an earlier job excluded it, which this one recovers.
+                if leases.causes.remove(&node.0).is_none() {
+                    return;
+                }
+                let host = &self.record.plan.nodes[node.0 as usize].host;
+                let message = format!("{node} on {host} answers again, and others reach it");
+                self.notices.push_back(Notice::Message(message));
+            }
+            MapChange::Dropped(home, node) => {
+                log::info!("{node} has other records of {home} than its primary, and is no backup any more");
+            }
+        }
+    }
+
+    /// Reports an excluded node and the consequences to the user, unless its loss is reported as a failure of the job.
+    fn report_excluded(&mut self, node: u32, why: &str) {
+        if !self.survives_losses() && self.lost.contains_key(&node) {
+            return;
+        }
+        let host = &self.record.plan.nodes[node as usize].host;
+        let how = self.lost.get(&node).map_or_else(String::new, |how| format!(" ({how})"));
+        let alone = self.record.map.as_ref().map_or(0, |map| map.served_by(NodeId(node)).count());
+        let consequences = match alone {
+            0 => "other nodes serve its data".to_owned(),
+            _ => {
+                let homes = self.record.map.as_ref().map_or(0, HomeMap::count);
+                format!(
+                    "{alone} of {homes} homes have no copy on another node, and their data is missing until it answers"
+                )
+            }
+        };
+        let message = format!("node {node} on {host} {why}{how}: {consequences}");
+        self.notices.push_back(Notice::Message(message));
+    }
+
+    /// Whether every home has a copy on a node whose agent is not lost, so that the loss of agents does not end the job.
+    pub(super) fn survives_losses(&self) -> bool {
+        let is_lost = |node: &NodeId| self.lost.contains_key(&node.0) && !self.left.contains_key(&node.0);
+        match &self.record.map {
+            Some(map) => map.homes().all(|home| {
+                let mut copies = once(map.primary(home)).chain(map.backups(home).iter().copied());
+                !copies.all(|node| is_lost(&node))
+            }),
+            None => self.lost.is_empty(),
+        }
+    }
+
+    /// Whether the store of a node has only old copies of homes, which other nodes serve.
+    pub(super) fn is_stale(&self, node: u32) -> bool {
+        self.record.map.as_ref().is_some_and(|map| map.served_by(NodeId(node)).next().is_none())
+    }
+
+    /// Why a node is excluded; `None` if it is not.
+    pub(super) fn why_excluded(&self, node: u32) -> Option<&'static str> {
+        let leases = self.leases.as_ref()?;
+        let is_excluded = leases.authority.map().excludes(NodeId(node));
+        is_excluded.then(|| leases.causes.get(&node).copied().unwrap_or("has not answered yet"))
+    }
+
+    /// The epoch of the home map; `None` without replicas.
+    pub(super) fn map_epoch(&self) -> Option<MapEpoch> {
+        self.record.map.as_ref().map(|map| map.epoch)
+    }
+
+    /// Whether the homes of a lost node have not moved to others yet, because it may still have its lease.
+    pub(super) fn awaits_exclusion(&self) -> bool {
+        let Some(map) = self.record.map.as_ref().filter(|_| self.leases_due().is_some()) else {
+            return false;
+        };
+        self.survives_losses() && self.lost.keys().any(|node| !map.excludes(NodeId(*node)))
+    }
+
+    /// The state of the replicas, for `status`.
+    pub(super) fn replica_status(&self) -> Option<ReplicaStatus> {
+        let map = self.record.map.as_ref()?;
+        Some(ReplicaStatus {
+            wanted: self.record.plan.replicas,
+            excluded: map.excluded().iter().map(|node| node.0).collect(),
+            homes: map.count(),
+            homes_with_one_copy: map.homes().filter(|home| map.backups(*home).is_empty()).count() as u64,
+            homes_without_node: map.homes_without_node().count() as u64,
+        })
+    }
+}
