@@ -258,6 +258,7 @@ fn job_record(job: JobId) -> JobRecord {
             no_peer_reads: false,
             coherent_mmap: true,
             cores: None,
+            replicas: 2,
             no_ring: false,
             verify: true,
             keep_going: false,
@@ -273,6 +274,7 @@ fn job_record(job: JobId) -> JobRecord {
         driver_start: 3,
         driver_namespace: "user:[4]".to_owned(),
         nodes: vec![node()],
+        map: None,
         unknown: vec!["u".to_owned()],
     }
 }
