@@ -158,3 +158,27 @@ fn exit_cause(child: &mut Child, lines: &Receiver<Vec<String>>) -> String {
     let words = lines.recv_timeout(LINES_WAIT).unwrap_or_default();
     if words.is_empty() { status } else { format!("{status}; its last messages: {}", words.join(" | ")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The driver wrote to the pipe itself: an agent that was stopped blocked it.
+    #[test]
+    fn lines_to_a_stopped_agent_do_not_block_the_driver() {
+        // It never reads, like a stopped agent.
+        let mut child = Command::new("sleep").arg("1000").stdin(Stdio::piped()).spawn().expect("it starts");
+        let input = start_writer(child.stdin.take()).expect("a thread");
+        let process = ProcessId::now(child.id());
+        let mut link = AgentLink { node: 0, input: Some(input), process };
+        for _ in 0..100 {
+            link.write(vec![b'x'; 64 << 10]);
+        }
+        link.kill();
+        child.wait().expect("it ends");
+        // The end of the pipe is noticed in time.
+        while link.input.is_some() {
+            link.write(vec![b'x']);
+        }
+    }
+}

@@ -137,10 +137,7 @@ impl Driver {
                 self.notices.extend(gathered);
             }
             MapChange::Readmitted(node) => {
-                // Without a cause, an earlier job excluded it, which this one recovers.
-                if leases.causes.remove(&node.0).is_none() {
-                    return;
-                }
+                leases.causes.remove(&node.0);
                 let host = &self.record.plan.nodes[node.0 as usize].host;
                 let message = format!("{node} on {host} answers again, and others reach it");
                 self.notices.push_back(Notice::Message(message));

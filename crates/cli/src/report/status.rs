@@ -77,3 +77,27 @@ fn row(line: &NodeLine) -> [String; 9] {
         state,
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_replicas_names_what_is_missing() {
+        let whole = ReplicaStatus {
+            wanted: 2,
+            excluded: Vec::new(),
+            homes: 32,
+            homes_with_one_copy: 0,
+            homes_without_node: 0,
+        };
+        assert_eq!(replica_line(&whole), "replicas: 2");
+        let part = ReplicaStatus { homes_with_one_copy: 8, excluded: vec![1], ..whole.clone() };
+        assert_eq!(replica_line(&part), "replicas: 2, 8 of 32 homes have one copy only, excluded node: 1");
+        let lost = ReplicaStatus { homes_without_node: 3, excluded: vec![1, 2], ..whole };
+        assert_eq!(
+            replica_line(&lost),
+            "replicas: 2, 3 of 32 homes are on excluded nodes only, excluded nodes: 1, 2"
+        );
+    }
+}
