@@ -29,7 +29,7 @@ use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaServices};
 use tameike_server::region::{RegionParts, RegionService};
 use tameike_server::replica::{
-    BackupService, Copies, CopiesParts, ReplicaParts, Replicas, Takeover, TakeoverParts,
+    BackupService, Copies, CopiesParts, Joins, JoinsParts, ReplicaParts, Replicas, Takeover, TakeoverParts,
 };
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
@@ -132,6 +132,16 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let holders = Arc::new(table());
     // Before the first record of a home.
     let (replicas, copies) = replicas(parts, store)?;
+    let copies = Arc::new(copies);
+    let joins = replicas.as_ref().map(|replicas| {
+        Joins::start(JoinsParts {
+            replicas: replicas.clone(),
+            copies: copies.clone(),
+            ledger: store.ledger.clone(),
+            extents: store.extents.clone(),
+            activity: activity.clone(),
+        })
+    });
     let replica_parts = replica_parts(parts);
     let backups = BackupService::new(replica_parts, store.ledger.clone(), store.extents.clone());
     let backups = Arc::new(backups);
@@ -186,7 +196,6 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
             node: parts.node,
             lease: parts.lease.clone(),
             ledger: store.ledger.clone(),
-            extents: store.extents.clone(),
             replicas: replicas.clone(),
             backups: backups.clone(),
             meta: meta.clone(),
@@ -209,6 +218,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         replicas,
         backups,
         takeover,
+        joins,
     })
 }
 

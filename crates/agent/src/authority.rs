@@ -5,9 +5,11 @@
 //! that time: it has failed, or its lease has ended by the clock of the authority, which counts it longer than the node.
 
 mod member;
+mod repair;
 
 use crate::control::{LeaseAnswer, LeaseMessage};
 use member::{Contact, Member};
+use repair::Repair;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tameike_core::limits::{MAP_LEASE, MAP_LEASE_INTERVAL};
@@ -40,8 +42,13 @@ pub enum MapChange {
     Excluded(NodeId, Cause),
     /// The node answers again. It gets no homes back.
     Readmitted(NodeId),
-    /// The node is no backup of the home any more, because its copy has other records than the primary.
+    /// The node is no backup of the home any more, because its copy has other records than the primary. Or the home is not copied to it any
+    /// more.
     Dropped(HomeId, NodeId),
+    /// The home lacks a replica, and is being copied to the node.
+    Copying(HomeId, NodeId),
+    /// The node is a backup of the home from now on.
+    Copied(HomeId, NodeId),
 }
 
 /// The authority of the home map of one job. All times are those of one monotonic clock.
@@ -51,6 +58,7 @@ pub struct Authority {
     /// Nodes that get no leases, so that they can be excluded: they and others do not reach each other.
     condemned: BTreeSet<NodeId>,
     last_tick: Duration,
+    repair: Repair,
 }
 
 impl Authority {
@@ -61,7 +69,8 @@ impl Authority {
             (node, Member::new(excluded_in))
         };
         let members = nodes.into_iter().map(member).collect();
-        Self { map, members, condemned: BTreeSet::new(), last_tick: now }
+        let (condemned, repair) = Default::default();
+        Self { map, members, condemned, last_tick: now, repair }
     }
 
     /// The current map.
@@ -109,12 +118,13 @@ impl Authority {
         }
         self.last_tick = now;
         let mut changes = Vec::new();
-        self.drop_differing(&mut changes);
+        self.drop_differing(now, &mut changes);
         self.exclude(Cause::Failed, now, &mut changes);
         self.exclude(Cause::Silent, now, &mut changes);
         self.condemned = self.condemn(now);
         self.exclude(Cause::Unreachable, now, &mut changes);
         self.readmit(now, &mut changes);
+        self.repair(now, &mut changes);
         changes
     }
 
@@ -124,11 +134,13 @@ impl Authority {
     }
 
     /// Drops backups that have other records than their primary, as the node that is the primary now has reported.
-    fn drop_differing(&mut self, changes: &mut Vec<MapChange>) {
+    fn drop_differing(&mut self, now: Duration, changes: &mut Vec<MapChange>) {
         for (&node, member) in &mut self.members {
             for (home, backup) in std::mem::take(&mut member.differing) {
                 let serves = u64::from(home.0) < self.map.count() && self.map.primary(home) == node;
-                if serves && self.map.backups(home).contains(&backup) {
+                let is_copy = u64::from(home.0) < self.map.count() && self.map.is_on(home, backup);
+                if serves && is_copy && backup != node {
+                    self.repair.failed(home, backup, now);
                     self.map = self.map.without_backup(home, backup);
                     changes.push(MapChange::Dropped(home, backup));
                 }

@@ -26,7 +26,7 @@ use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaServices;
 use tameike_server::region::RegionService;
-use tameike_server::replica::{BackupService, Replicas, Takeover, is_served_by_primaries};
+use tameike_server::replica::{BackupService, Joins, Replicas, Takeover, is_served_by_primaries};
 use tameike_server::unit::UnitService;
 use tameike_store::{ExtentStore, Ledger};
 
@@ -61,6 +61,8 @@ pub struct Services {
     pub backups: Arc<BackupService>,
     /// The homes that this node serves or takes over; `None` if they have no replicas.
     pub takeover: Option<Arc<Takeover>>,
+    /// Copies of homes that lack a replica; `None` if they have none.
+    pub joins: Option<Arc<Joins>>,
 }
 
 /// State of a node's process, for its status.
@@ -158,12 +160,13 @@ impl Node {
             log::error!("the authority of the home map sent a map of another job");
         }
         self.lease.renew(number, acknowledged);
-        let differing = self.services.as_ref().and_then(|services| services.replicas.as_ref());
+        let replicas = self.services.as_ref().and_then(|services| services.replicas.as_ref());
         LeaseAnswer {
             number,
             epoch: self.cluster.epoch(),
             unreachable: self.unreachable.lock().iter().copied().collect(),
-            differing: differing.map_or_else(Vec::new, |replicas| replicas.differing()),
+            differing: replicas.map_or_else(Vec::new, |replicas| replicas.differing()),
+            copied: replicas.map_or_else(Vec::new, |replicas| replicas.copied()),
         }
     }
 
@@ -186,9 +189,12 @@ impl Node {
     /// Sums the counters of the sources of read data over both striped views.
     fn counters(&self) -> Vec<Counter> {
         let loaded = self.services.as_ref().map(|services| services.unit.counters());
+        let joins = self.services.as_ref().and_then(|services| services.joins.as_ref());
+        let copied = joins.map(|joins| Counter::new(counters::COPIED_UNITS, joins.units()));
         let sent = Counter::new(counters::SENT, self.sent.load(Ordering::Relaxed));
         let mut sums = BTreeMap::<String, u64>::new();
-        let all = self.views.counters().into_iter().chain(loaded.into_iter().flatten()).chain([sent]);
+        let all =
+            self.views.counters().into_iter().chain(loaded.into_iter().flatten()).chain([sent]).chain(copied);
         for Counter { name, value } in all {
             *sums.entry(name).or_default() += value;
         }

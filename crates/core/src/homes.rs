@@ -44,6 +44,8 @@ pub struct HomeMap {
     backups: Vec<Vec<NodeId>>,
     /// Nodes that have failed, hang or are cut off, ascending. They are no backups, and serve only homes of which they have the only copy.
     excluded: Vec<NodeId>,
+    /// Homes that are being copied, ascending, each with the node that becomes a backup then.
+    joining: Vec<(HomeId, NodeId)>,
     /// All nodes that serve homes, ascending.
     nodes: Vec<NodeId>,
 }
@@ -55,18 +57,20 @@ struct Fields {
     primaries: Vec<NodeId>,
     backups: Vec<Vec<NodeId>>,
     excluded: Vec<NodeId>,
+    joining: Vec<(HomeId, NodeId)>,
 }
 
 impl From<Fields> for HomeMap {
-    fn from(Fields { epoch, primaries, backups, excluded }: Fields) -> Self {
+    fn from(Fields { epoch, primaries, backups, excluded, mut joining }: Fields) -> Self {
         let nodes = ascending(primaries.clone());
-        Self { epoch, primaries, backups, excluded: ascending(excluded), nodes }
+        joining.sort_unstable();
+        Self { epoch, primaries, backups, excluded: ascending(excluded), joining, nodes }
     }
 }
 
 impl From<HomeMap> for Fields {
-    fn from(HomeMap { epoch, primaries, backups, excluded, .. }: HomeMap) -> Self {
-        Self { epoch, primaries, backups, excluded }
+    fn from(HomeMap { epoch, primaries, backups, excluded, joining, .. }: HomeMap) -> Self {
+        Self { epoch, primaries, backups, excluded, joining }
     }
 }
 
@@ -104,7 +108,8 @@ impl HomeMap {
         let mut chosen = Backups { devices: &devices, copies: vec![0; devices.len()] };
         let replicated = 0..if replicas > 1 { count } else { 0 };
         let backups = replicated.map(|home| chosen.choose(home, replicas as usize - 1)).collect();
-        Ok(Fields { epoch: MapEpoch(1), primaries, backups, excluded: Vec::new() }.into())
+        let (excluded, joining) = Default::default();
+        Ok(Fields { epoch: MapEpoch(1), primaries, backups, excluded, joining }.into())
     }
 
     /// The next map, after `change`.
@@ -121,6 +126,7 @@ impl HomeMap {
         self.next(|map| {
             let home = usize::from(home.0);
             map.primaries[home] = node;
+            map.joining.retain(|(of, _)| usize::from(of.0) != home);
             if let Some(backups) = map.backups.get_mut(home) {
                 backups.retain(|backup| *backup != node);
             }
@@ -133,6 +139,8 @@ impl HomeMap {
     pub fn excluding(&self, node: NodeId) -> Self {
         self.next(|map| {
             map.excluded.push(node);
+            let primaries = &map.primaries;
+            map.joining.retain(|(home, joiner)| *joiner != node && primaries[usize::from(home.0)] != node);
             for (primary, backups) in map.primaries.iter_mut().zip(&mut map.backups) {
                 backups.retain(|backup| *backup != node);
                 if *primary == node && !backups.is_empty() {
@@ -148,10 +156,29 @@ impl HomeMap {
         self.next(|map| map.excluded.retain(|other| *other != node))
     }
 
-    /// The next map, in which a node is no backup of a home.
+    /// The next map, in which a home is being copied to a node, which is no replica of it yet.
+    #[must_use]
+    pub fn copying(&self, home: HomeId, node: NodeId) -> Self {
+        self.next(|map| map.joining.push((home, node)))
+    }
+
+    /// The next map, in which the node to which a home was copied is a backup of it.
+    #[must_use]
+    pub fn copied(&self, home: HomeId) -> Self {
+        let joiner = self.joining(home);
+        self.next(|map| {
+            map.joining.retain(|(of, _)| *of != home);
+            if let Some(backups) = map.backups.get_mut(usize::from(home.0)) {
+                backups.extend(joiner);
+            }
+        })
+    }
+
+    /// The next map, in which a node is no backup of a home, and the home is not being copied to it.
     #[must_use]
     pub fn without_backup(&self, home: HomeId, node: NodeId) -> Self {
         self.next(|map| {
+            map.joining.retain(|joining| *joining != (home, node));
             if let Some(backups) = map.backups.get_mut(usize::from(home.0)) {
                 backups.retain(|backup| *backup != node);
             }
@@ -192,6 +219,14 @@ impl HomeMap {
     pub fn is_valid(&self) -> bool {
         let sizes = self.backups.is_empty() || self.backups.len() == self.primaries.len();
         let sizes = sizes && !self.backups.iter().flatten().any(|backup| self.excludes(*backup));
+        let may_join = |(home, joiner): &(HomeId, NodeId)| {
+            usize::from(home.0) < self.backups.len()
+                && self.primary(*home) != *joiner
+                && !self.backups(*home).contains(joiner)
+                && !self.excludes(*joiner)
+        };
+        let joins_once = self.joining.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let sizes = sizes && joins_once && self.joining.iter().all(may_join);
         let mut homes = self.primaries.iter().zip(&self.backups);
         sizes
             && homes.all(|(primary, backups)| {
@@ -208,6 +243,22 @@ impl HomeMap {
     /// The other nodes with a copy of a home.
     pub fn backups(&self, home: HomeId) -> &[NodeId] {
         self.backups.get(usize::from(home.0)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The node to which a home is being copied.
+    pub fn joining(&self, home: HomeId) -> Option<NodeId> {
+        let place = self.joining.binary_search_by_key(&home, |(of, _)| *of).ok()?;
+        Some(self.joining[place].1)
+    }
+
+    /// The homes that are being copied, ascending, each with the node that becomes a backup then.
+    pub fn all_joining(&self) -> &[(HomeId, NodeId)] {
+        &self.joining
+    }
+
+    /// Whether a node has a copy of a home, or gets one.
+    pub fn is_on(&self, home: HomeId, node: NodeId) -> bool {
+        self.primary(home) == node || self.backups(home).contains(&node) || self.joining(home) == Some(node)
     }
 
     /// The homes that a node serves, ascending.
@@ -228,7 +279,8 @@ impl HomeMap {
 
     /// All nodes that the map names, ascending.
     pub fn members(&self) -> Vec<NodeId> {
-        let all = self.nodes.iter().chain(self.backups.iter().flatten()).chain(&self.excluded);
+        let joining = self.joining.iter().map(|(_, joiner)| joiner);
+        let all = self.nodes.iter().chain(self.backups.iter().flatten()).chain(&self.excluded).chain(joining);
         ascending(all.copied().collect())
     }
 }
@@ -436,6 +488,28 @@ mod tests {
         assert_eq!((back.excluded(), back.homes_without_node().count()), (&[gone][..], 0));
         let bytes = codec::encode(&back).expect("small");
         assert_eq!(codec::decode::<HomeMap>(&bytes), Ok(back));
+    }
+
+    #[test]
+    fn a_node_becomes_a_backup_when_the_home_is_copied() {
+        let map = HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes").excluding(NodeId(2));
+        let home = map.homes().find(|home| map.backups(*home).is_empty()).expect("node 2 had copies");
+        let other = NodeId(1 - map.primary(home).0);
+        let joining = map.copying(home, other);
+        assert!(joining.is_valid() && joining.is_on(home, other) && !joining.backups(home).contains(&other));
+        assert_eq!((joining.joining(home), joining.all_joining()), (Some(other), &[(home, other)][..]));
+        assert!(!joining.copying(home, other).is_valid(), "one node at a time");
+        assert!(!map.copying(home, NodeId(2)).is_valid() && !map.copying(home, map.primary(home)).is_valid());
+        let copied = joining.copied(home);
+        assert_eq!((copied.backups(home), copied.joining(home)), (&[other][..], None));
+        assert!(copied.is_valid() && copied.epoch > joining.epoch);
+        // The copy is of no use without the primary that makes it, or without its node.
+        for lost in [joining.excluding(other), joining.excluding(map.primary(home))] {
+            assert!(lost.is_valid() && lost.joining(home).is_none());
+        }
+        assert_eq!(joining.without_backup(home, other).joining(home), None);
+        let bytes = codec::encode(&joining).expect("small");
+        assert_eq!(codec::decode::<HomeMap>(&bytes), Ok(joining));
     }
 
     #[test]

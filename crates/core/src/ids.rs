@@ -160,6 +160,14 @@ impl InodeId {
         Self(xxh3_64(&key) | Self::CACHE_BIT)
     }
 
+    /// The ranges of numbers of cached files in a slot: the first and the last of each.
+    pub fn cached_in(slot: Slot) -> impl Iterator<Item = (Self, Self)> {
+        let first = Self::CACHE_BIT | u64::from(slot.0 & (SLOT_COUNT - 1)) << Self::SLOT_SHIFT;
+        let above = Self::SLOT_SHIFT + SLOT_COUNT.trailing_zeros();
+        let ranges = (0..Self::CACHE_BIT >> above).map(move |high| first | high << above);
+        ranges.map(|first| (Self(first), Self(first | Self::COUNTER_MAX)))
+    }
+
     /// An identifier for a name in a directory of the shared file system, for tables of inodes that also contain names.
     pub fn of_name(dir: Self, name: &[u8]) -> Self {
         Self(xxh3_64_with_seed(name, dir.0) | Self::CACHE_BIT)
@@ -316,5 +324,20 @@ mod tests {
             assert!(JobId::new(bad).is_err(), "{bad:?}");
         }
         assert!(JobId::new("job-17").is_ok());
+    }
+
+    #[test]
+    fn the_cached_files_of_a_slot_are_in_its_ranges() {
+        for number in 0..1000 {
+            let inode = InodeId::cached(7, number);
+            let ranges: Vec<_> = InodeId::cached_in(inode.slot()).collect();
+            assert_eq!(ranges.iter().filter(|(first, last)| (*first..=*last).contains(&inode)).count(), 1);
+            assert!(
+                ranges
+                    .iter()
+                    .all(|(first, last)| first.slot() == inode.slot() && last.slot() == inode.slot())
+            );
+            assert!(ranges.iter().all(|(first, last)| first.is_cached() && last.is_cached()));
+        }
     }
 }

@@ -196,6 +196,12 @@ impl Cluster {
         self.numbered_home(slot.0.into())
     }
 
+    /// The ranges of numbers of cached files whose records a home has: the first and the last of each.
+    pub fn cached_inodes_of(&self, home: HomeId) -> impl Iterator<Item = (InodeId, InodeId)> {
+        let slots = (0..SLOT_COUNT).map(Slot).filter(move |&slot| self.slot_home(slot) == home);
+        slots.flat_map(InodeId::cached_in)
+    }
+
     /// The home of an inode's record (for a cached file: of its cache record).
     pub fn inode_home(&self, inode: InodeId) -> HomeId {
         inode.pinned_node().map_or_else(|| self.slot_home(inode.slot()), |node| self.home_at(node))

@@ -12,7 +12,7 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
     match kind {
         RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => crate::cache::replay(body, table),
-        RecordKind::Extents | RecordKind::OfHome => {
+        RecordKind::Extents | RecordKind::OfHome | RecordKind::Copied => {
             Err(Fault::new(Errno::EBADMSG, "a log record is neither one of names nor of cached files"))
         }
     }

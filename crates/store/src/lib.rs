@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod copied;
 pub mod directory;
 pub mod extent;
 #[cfg(feature = "fuzz")]

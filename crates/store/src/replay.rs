@@ -1,8 +1,8 @@
 //! Replay of log records.
 
-use crate::extent;
 use crate::ledger::{HomeRecord, RecordKind};
 use crate::table::Table;
+use crate::{copied, extent};
 use tameike_core::Result;
 
 /// Repeats the change of a record of names or of cached files.
@@ -16,6 +16,7 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table, names: &mut 
     match kind {
         RecordKind::Extents => extent::apply(body, table),
         RecordKind::Names | RecordKind::Cache => names(kind, body, table),
+        RecordKind::Copied => copied::apply(body, table),
         RecordKind::OfHome => HomeRecord::decode(body)?.replay(table, names),
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) unreachable: BTreeSet<NodeId>,
     /// The backups with other records, which it has reported since the last tick.
     pub(super) differing: Vec<(HomeId, NodeId)>,
+    /// The homes that it has copied to other nodes, as of its last answer.
+    pub(super) copied: Vec<(HomeId, NodeId)>,
     /// Number of the last message.
     sent: u64,
     /// The messages without an answer, with their times.
@@ -46,12 +48,13 @@ pub(super) struct Member {
 impl Member {
     /// A node to which no message has been sent.
     pub(super) fn new(excluded_in: Option<MapEpoch>) -> Self {
-        let (unreachable, differing, unanswered) = Default::default();
+        let (unreachable, differing, copied, unanswered) = Default::default();
         Self {
             contact: Contact::Open,
             excluded_in,
             unreachable,
             differing,
+            copied,
             sent: 0,
             unanswered,
             answer: None,
@@ -85,7 +88,7 @@ impl Member {
 
     /// Takes an answer, unless it was not asked for.
     pub(super) fn answered(&mut self, answer: LeaseAnswer, now: Duration) {
-        let LeaseAnswer { number, epoch, unreachable, differing } = answer;
+        let LeaseAnswer { number, epoch, unreachable, differing, copied } = answer;
         if !self.unanswered.iter().any(|(asked, _)| *asked == number) {
             return;
         }
@@ -94,6 +97,7 @@ impl Member {
         self.confirmed = Some(epoch);
         self.unreachable = unreachable.into_iter().collect();
         self.differing.extend(differing);
+        self.copied = copied;
     }
 
     /// Whether a message would change what the node may do: it has no lease yet, or another map than `epoch`.

@@ -58,7 +58,7 @@ impl Bed {
             }
             let (epoch, differing) = (self.epochs[&node], Vec::new());
             let unreachable = self.unreachable.get(&node).cloned().unwrap_or_default();
-            let answer = LeaseAnswer { number, epoch, unreachable, differing };
+            let answer = LeaseAnswer { number, epoch, unreachable, differing, copied: Vec::new() };
             urgent = self.authority.answered(node, answer, self.now);
         }
         urgent
@@ -101,8 +101,13 @@ fn the_second_message_grants_the_first_lease_and_confirms_the_map() {
     let mut authority = Authority::new(map.clone(), [NodeId(0), NodeId(1)], ms(0));
     let message = authority.message(NodeId(0), ms(5)).expect("due");
     assert_eq!(message, LeaseMessage { number: 1, acknowledged: None, map: Some(map.clone()) });
-    let answer =
-        |number| LeaseAnswer { number, epoch: map.epoch, unreachable: Vec::new(), differing: Vec::new() };
+    let answer = |number| LeaseAnswer {
+        number,
+        epoch: map.epoch,
+        unreachable: Vec::new(),
+        differing: Vec::new(),
+        copied: Vec::new(),
+    };
     assert!(authority.answered(NodeId(0), answer(1), ms(7)), "it has no lease");
     let message = authority.message(NodeId(0), ms(8)).expect("due");
     assert_eq!(message, LeaseMessage { number: 2, acknowledged: Some(1), map: None });
@@ -139,7 +144,13 @@ fn a_node_is_excluded_at_the_end_of_its_lease_and_of_the_time_to_answer() {
     let nodes = [NodeId(0), NodeId(1)];
     let mut authority = Authority::new(first_map(2), nodes, ms(0));
     let epoch = authority.map().epoch;
-    let answer = |number| LeaseAnswer { number, epoch, unreachable: Vec::new(), differing: Vec::new() };
+    let answer = |number| LeaseAnswer {
+        number,
+        epoch,
+        unreachable: Vec::new(),
+        differing: Vec::new(),
+        copied: Vec::new(),
+    };
     let mut silent = |until: u64| {
         (0..=until / 100).map(|step| authority.tick(ms(100 * step))).all(|changes| changes.is_empty())
     };
@@ -270,7 +281,7 @@ fn a_backup_with_other_records_is_dropped() {
         let (epoch, differing) = (map.epoch, vec![(home, backup), (HomeId(u16::MAX), backup)]);
         authority.answered(
             node,
-            LeaseAnswer { number, epoch, unreachable: Vec::new(), differing },
+            LeaseAnswer { number, epoch, unreachable: Vec::new(), differing, copied: Vec::new() },
             ms(number),
         );
         authority.tick(ms(number))
@@ -304,7 +315,8 @@ fn nodes_that_a_first_map_excludes_return_with_their_answers() {
     let message = authority.message(NodeId(2), ms(1)).expect("due");
     assert_eq!(message.acknowledged, None);
     let (epoch, number) = (map.epoch, message.number);
-    let answer = LeaseAnswer { number, epoch, unreachable: Vec::new(), differing: Vec::new() };
+    let answer =
+        LeaseAnswer { number, epoch, unreachable: Vec::new(), differing: Vec::new(), copied: Vec::new() };
     assert!(!authority.answered(NodeId(2), answer, ms(2)));
     assert_eq!(authority.tick(ms(2)), [MapChange::Readmitted(NodeId(2))]);
     assert_eq!(authority.message(NodeId(2), ms(3)).expect("due").acknowledged, Some(1));

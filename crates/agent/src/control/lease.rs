@@ -26,4 +26,6 @@ pub struct LeaseAnswer {
     pub unreachable: Vec<NodeId>,
     /// Homes that the agent serves, each with a backup whose copy has other records.
     pub differing: Vec<(HomeId, NodeId)>,
+    /// Homes that the agent serves and has copied, each with the node that can be a backup now.
+    pub copied: Vec<(HomeId, NodeId)>,
 }

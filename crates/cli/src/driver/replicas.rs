@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::iter::once;
 use std::time::Duration;
 use tameike_agent::authority::{Authority, Cause, MapChange};
-use tameike_agent::control::{AgentRequest, LeaseAnswer};
+use tameike_agent::control::{AgentMode, AgentRequest, LeaseAnswer};
 use tameike_core::limits::MAP_LEASE_INTERVAL;
 use tameike_core::{Errno, Fault, HomeMap, MapEpoch, NodeId, NodeInfo, Result};
 use tameike_io::os::process::monotonic;
@@ -38,10 +38,13 @@ impl Driver {
     }
 
     /// Sends the first messages, when all agents have joined.
-    pub(super) fn begin_leases(&mut self) {
+    pub(super) fn begin_leases(&mut self, infos: &[NodeInfo]) {
         let Some(map) = self.record.map.clone() else { return };
         let (nodes, now) = ((0..self.links.len() as u32).map(NodeId), monotonic());
         let mut authority = Authority::new(map, nodes, now);
+        if self.mode == AgentMode::Serve {
+            authority = authority.repairing(self.record.plan.replicas, infos);
+        }
         for &node in self.lost.keys() {
             authority.ended(NodeId(node));
         }
@@ -142,6 +145,11 @@ impl Driver {
                 let message = format!("{node} on {host} answers again, and others reach it");
                 self.notices.push_back(Notice::Message(message));
             }
+            MapChange::Copying(home, node) => log::info!("{home} is being copied to {node}"),
+            MapChange::Copied(home, node) => {
+                log::info!("{node} is a backup of {home} now");
+                self.report_repaired();
+            }
             MapChange::Dropped(home, node) => {
                 log::info!("{node} has other records of {home} than its primary, and is no backup any more");
             }
@@ -167,6 +175,20 @@ impl Driver {
         };
         let message = format!("node {node} on {host} {why}{how}: {consequences}");
         self.notices.push_back(Notice::Message(message));
+    }
+
+    /// Tells the user when all homes have all replicas again.
+    fn report_repaired(&mut self) {
+        let replicas = self.record.plan.replicas as usize;
+        let is_whole = self
+            .record
+            .map
+            .as_ref()
+            .is_some_and(|map| map.homes().all(|home| 1 + map.backups(home).len() >= replicas));
+        if is_whole {
+            let message = format!("all data has {replicas} copies again");
+            self.notices.push_back(Notice::Message(message));
+        }
     }
 
     /// Whether every home has a copy on a node whose agent is not lost, so that the loss of agents does not end the job.

@@ -89,7 +89,7 @@ impl Driver {
         let nodes = self.collect_nodes(ready)?;
         let map = self.first_map(&nodes)?;
         self.record.write(self.job_dir.path())?;
-        let join = self.ask(&AgentRequest::Join { nodes, map }, None);
+        let join = self.ask(&AgentRequest::Join { nodes: nodes.clone(), map }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
                 let messages =
@@ -97,7 +97,7 @@ impl Driver {
                 self.damage.extend(messages);
             }
         }
-        self.begin_leases();
+        self.begin_leases(&nodes);
         self.await_readmission(deadline.min(monotonic() + READMISSION_LIMIT))
     }
 

@@ -94,6 +94,7 @@ impl AgentControl for Recording {
             epoch: *epoch,
             unreachable: peers.iter().map(|info| info.id).filter(is_cut).collect(),
             differing: Vec::new(),
+            copied: Vec::new(),
         })
     }
 

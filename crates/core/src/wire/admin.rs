@@ -51,6 +51,8 @@ pub mod counters {
     /// Bytes that the node sent to readers on other nodes, as home or from memory, or of which it sent the extent
     /// location.
     pub const SENT: &str = "sent_bytes";
+    /// Units that the node has copied to other nodes, for homes that lacked a replica.
+    pub const COPIED_UNITS: &str = "copied_units";
     /// Messages to other nodes through libfabric.
     pub const LINK_MESSAGES: &str = "libfabric_messages";
     /// Bytes read from memory of other nodes through libfabric.

@@ -9,6 +9,7 @@ use crate::limits::MESSAGE_SIZE_MAX;
 use crate::placement::Layout;
 use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 
 /// Largest part of a log record, and largest sum of the parts in one message, in bytes.
 pub const RECORD_BYTES_MAX: usize = MESSAGE_SIZE_MAX / 2;
@@ -103,6 +104,18 @@ pub enum ReplicaRequest {
     },
     /// Makes everything that the sender's earlier requests have changed durable.
     Sync,
+    /// Drops what the receiver has of a home that the sender copies to it now.
+    BeginCopy {
+        /// The home.
+        home: HomeId,
+    },
+    /// Sets entries of the receiver's table, which belong to a home that the sender copies to it.
+    CopyEntries {
+        /// The home.
+        home: HomeId,
+        /// Keys and values, of at most [`RECORD_BYTES_MAX`] bytes together, unless there is only one.
+        entries: Vec<(ByteBuf, ByteBuf)>,
+    },
 }
 
 /// The reply to a [`ReplicaRequest`].

@@ -30,7 +30,7 @@ mod tests;
 mod unit_homes;
 
 pub use activity::{Activity, Foreground};
-pub use record::{Journaled, journaled, replay};
+pub use record::{Journaled, entries_of_home, journaled, replay};
 #[cfg(feature = "fuzz")]
 pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 

@@ -20,7 +20,7 @@ use tameike_core::wire::call::NumberedCall;
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{SpaceChange, UnitDigest};
 use tameike_core::{Cluster, Errno, Fault, Generation, HomeId, InodeId, NodeId, Result, Timestamp};
-use tameike_store::table::{Table, prefix};
+use tameike_store::table::{ReadTable, Table, prefix};
 use tameike_store::{Ledger, RecordKind};
 
 /// Version of [`Record`] in the ledger.
@@ -247,6 +247,36 @@ pub fn replay(body: &[u8], table: &mut dyn Table) -> Result<()> {
     Ok(())
 }
 
+/// The entries of a table for the cached files of a home, ascending within each kind.
+///
+/// # Errors
+/// Those of the table, and of damaged records.
+pub fn entries_of_home(
+    table: &dyn ReadTable,
+    cluster: &Cluster,
+    home: HomeId,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut found = Vec::new();
+    for (first, last) in cluster.cached_inodes_of(home) {
+        let end = |key: Vec<u8>| [key.as_slice(), &[0]].concat();
+        let files = table.scan(&file_key(first), &end(file_key(last)), usize::MAX)?;
+        for (key, value) in files {
+            let inode = inode_of_key(&key)?;
+            for (path, _) in paths::changes(inode, &[], &decode_record(&value)?.paths) {
+                found.push((path.into_vec(), Vec::new()));
+            }
+            found.push((key, value));
+        }
+        found.extend(table.scan(&digest_key(first, 0), &end(digest_key(last, u64::MAX)), usize::MAX)?);
+    }
+    Ok(found)
+}
+
+fn inode_of_key(key: &[u8]) -> Result<InodeId> {
+    let number = key.get(2..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+    number.map(InodeId).ok_or_else(|| Fault::new(Errno::EBADMSG, "a cache record has a bad key"))
+}
+
 /// Counts of files of the cache view in the ledger of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Journaled {
@@ -396,11 +426,7 @@ impl Journal {
         }
         let end = [prefix::CACHE, FILE + 1];
         let found = self.scan(&start, &end, limit)?;
-        let record = |(key, value): (Vec<u8>, Vec<u8>)| {
-            let number = key.get(2..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
-            let number = number.ok_or_else(|| Fault::new(Errno::EBADMSG, "a cache record has a bad key"))?;
-            Ok((InodeId(number), decode_record(&value)?))
-        };
+        let record = |(key, value): (Vec<u8>, Vec<u8>)| Ok((inode_of_key(&key)?, decode_record(&value)?));
         found.into_iter().map(record).collect()
     }
 

@@ -1,8 +1,10 @@
 //! The backup's side: makes the changes of primaries on this node's copies.
 
 use super::ReplicaParts;
+use super::join::keys_of;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use serde_bytes::ByteBuf;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::wire::replica::{CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
 use tameike_core::{Errno, Fault, HomeId, HomeSet, Layout, NodeId, Result, UnitId};
@@ -10,7 +12,7 @@ use tameike_io::Payload;
 use tameike_store::extent::Pieces;
 use tameike_store::ledger::BODY_SIZE_MAX;
 use tameike_store::locks::Locks;
-use tameike_store::{ExtentStore, Ledger};
+use tameike_store::{ExtentStore, Ledger, RecordKind, copied};
 
 /// Serves [`ReplicaRequest`]s.
 pub struct BackupService {
@@ -20,13 +22,18 @@ pub struct BackupService {
     partial: Mutex<PartialRecords>,
     /// Shared while a request is served.
     serving: Locks<()>,
+    /// Held while copies are dropped.
+    discarding: Locks<()>,
 }
+
+/// Keys that one log record removes, when a copy of a home is dropped.
+const KEYS_DROPPED: usize = 256;
 
 impl BackupService {
     /// The copies in one store.
     pub fn new(parts: ReplicaParts, ledger: Arc<Ledger>, extents: Arc<ExtentStore>) -> Self {
-        let (partial, serving) = Default::default();
-        Self { parts, ledger, extents, partial, serving }
+        let (partial, serving, discarding) = Default::default();
+        Self { parts, ledger, extents, partial, serving, discarding }
     }
 
     /// Serves one request of a primary with the same home map.
@@ -79,8 +86,48 @@ impl BackupService {
                 extents.change_space(&homes, inode, change, start..end, own).await?;
             }
             ReplicaRequest::Sync => self.ledger.sync_own(true).await?,
+            ReplicaRequest::BeginCopy { home } => {
+                self.check(from, home)?;
+                self.discard([home].into(), |_| true).await?;
+            }
+            ReplicaRequest::CopyEntries { home, entries } => {
+                self.check(from, home)?;
+                self.ledger.wait_for_space().await?;
+                let entries = entries.into_iter().map(|(key, value)| (key, Some(value))).collect();
+                let body = copied::encode(&entries)?;
+                self.ledger.execute(RecordKind::Copied, &body, |table| copied::apply(&body, table))?;
+            }
         }
         Ok(ReplicaReply::Done)
+    }
+
+    /// Drops what this node has of homes of which it is no replica any more.
+    pub(super) async fn discard_old(&self, homes: BTreeSet<HomeId>) {
+        let is_old = |home: HomeId| !self.parts.cluster.map().is_on(home, self.parts.node);
+        if let Err(fault) = self.discard(homes, is_old).await {
+            log::error!("cannot drop old copies of homes: {fault}");
+        }
+    }
+
+    /// Drops units and entries of homes, as long as `is_meant` returns true for them.
+    async fn discard(&self, homes: BTreeSet<HomeId>, is_meant: impl Fn(HomeId) -> bool) -> Result<()> {
+        // Not while a copy of one of them begins.
+        let _alone = self.discarding.hold(()).await;
+        for home in homes.into_iter().filter(|&home| is_meant(home)) {
+            let of_home = HomeSet::from_iter([home]);
+            let inodes = self.extents.units_of(&of_home).map(|unit| unit.map(|unit| unit.inode));
+            for inode in inodes.collect::<Result<BTreeSet<_>>>()? {
+                self.extents.truncate(&of_home, inode, 0).await?;
+            }
+            let keys = self.ledger.read(|table| keys_of(table, &self.parts.cluster, home))?;
+            for keys in keys.chunks(KEYS_DROPPED) {
+                self.ledger.wait_for_space().await?;
+                let entries = keys.iter().map(|key| (ByteBuf::from(key.clone()), None)).collect();
+                let body = copied::encode(&entries)?;
+                self.ledger.execute(RecordKind::Copied, &body, |table| copied::apply(&body, table))?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the requests of earlier primaries have ended, when this node has a map in which it is the primary of a home. Later ones are
@@ -94,7 +141,7 @@ impl BackupService {
     fn check(&self, from: NodeId, home: HomeId) -> Result<()> {
         let map = self.parts.cluster.map();
         let is_home = u64::from(home.0) < map.count();
-        if is_home && map.primary(home) == from && map.backups(home).contains(&self.parts.node) {
+        if is_home && map.primary(home) == from && map.is_on(home, self.parts.node) {
             return Ok(());
         }
         let problem = format!("{} is no backup of {home}, or {from} does not serve it", self.parts.node);

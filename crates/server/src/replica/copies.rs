@@ -12,6 +12,7 @@ use super::{Replicas, may_be_repeated};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::patch::{PAGE_SIZE, patches};
 use tameike_core::ranges::RangeSet;
@@ -134,9 +135,31 @@ impl Copies {
     async fn send_stored(
         &self,
         replicas: &Replicas,
+        unit: (HomeId, UnitId),
+        changed: &RangeSet,
+        generation: Generation,
+    ) -> Result<()> {
+        self.send_stored_to(replicas, unit, changed, generation, None).await
+    }
+
+    /// Sends a unit of a home that is being copied to a node.
+    pub(super) async fn send_unit(
+        &self,
+        replicas: &Replicas,
+        unit: (HomeId, UnitId),
+        to: NodeId,
+    ) -> Result<()> {
+        let whole = RangeSet::from(0..UNIT_SIZE as u32);
+        self.send_stored_to(replicas, unit, &whole, Generation(0), Some(to)).await
+    }
+
+    async fn send_stored_to(
+        &self,
+        replicas: &Replicas,
         (home, unit): (HomeId, UnitId),
         changed: &RangeSet,
         generation: Generation,
+        to: Option<NodeId>,
     ) -> Result<()> {
         // Before the locks: their holders need no frame of this pool.
         let mut frame = self.parts.pool.take().await;
@@ -154,7 +177,10 @@ impl Copies {
             for range in stored.iter() {
                 let bytes = Payload::new(filled.clone(), range.clone());
                 let request = ReplicaRequest::Write { home, unit, ranges: range.into(), generation };
-                replicas.repeat(home, &request, Some(bytes)).await?;
+                match to {
+                    Some(node) => replicas.ask_joining(home, node, request, Some(bytes)).await.map(drop)?,
+                    None => replicas.repeat(home, &request, Some(bytes)).await?,
+                }
             }
             frame = match Arc::into_inner(filled) {
                 Some(frame) => frame,
@@ -281,7 +307,7 @@ impl Replicas {
     async fn repeat(&self, home: HomeId, request: &ReplicaRequest, payload: Option<Payload>) -> Result<()> {
         self.on_all_backups(
             || {
-                let (map, backups) = self.backups(home)?;
+                let (map, backups) = self.targets(home)?;
                 Ok((map, backups.into_iter().map(|backup| (backup, request.clone())).collect()))
             },
             payload,
@@ -293,7 +319,7 @@ impl Replicas {
     async fn repeat_at_all(&self, request: impl Fn(HomeSet) -> ReplicaRequest) -> Result<()> {
         self.on_all_backups(
             || {
-                let (map, backups) = self.all_backups();
+                let (map, backups) = self.all_targets();
                 let requests =
                     backups.into_iter().map(|(backup, homes)| (backup, request(HomeSet::Of(homes))));
                 Ok((map, requests.collect()))
@@ -315,7 +341,7 @@ impl Replicas {
                 let mut of_backup = BTreeMap::<NodeId, Vec<_>>::new();
                 let mut map = self.parts.cluster.map();
                 for (home, unit) in left {
-                    let (now, backups) = self.backups(*home)?;
+                    let (now, backups) = self.targets(*home)?;
                     map = now;
                     for backup in backups {
                         of_backup.entry(backup).or_default().push(unit.clone());
@@ -339,6 +365,7 @@ impl Replicas {
         // Backups that have made the change.
         let mut done = BTreeSet::new();
         loop {
+            let joins = self.joins_begun.load(Ordering::Acquire);
             let (map, mut requests) = choose()?;
             requests.retain(|(backup, _)| !done.contains(backup));
             let calls = requests.into_iter().map(|(backup, request)| {
@@ -351,7 +378,10 @@ impl Replicas {
                             Ok(None)
                         }
                         Err(fault) => {
-                            if fault.errno == Errno::EIO {
+                            // A copy that has no space for the home is no replica of it.
+                            let is_joining =
+                                map.served_by(self.parts.node).any(|home| map.joining(home) == Some(backup));
+                            if fault.errno == Errno::EIO || is_joining {
                                 self.note_failed(backup, &fault);
                                 self.wait_for_backup(map, backup, &fault).await;
                                 return Ok(None);
@@ -367,7 +397,9 @@ impl Replicas {
             let ended = join_calls(calls).await?;
             let is_complete = ended.iter().all(Option::is_some);
             done.extend(ended.into_iter().flatten());
-            if is_complete && self.parts.cluster.epoch() == map.epoch {
+            let is_current =
+                self.parts.cluster.epoch() == map.epoch && self.joins_begun.load(Ordering::Acquire) == joins;
+            if is_complete && is_current {
                 return Ok(());
             }
         }

@@ -11,16 +11,19 @@
 
 mod backup;
 mod copies;
+mod join;
 mod stream;
 mod takeover;
 
 pub use backup::BackupService;
 pub use copies::{Copies, CopiesParts};
+pub use join::{Joins, JoinsParts};
 pub use takeover::{Takeover, TakeoverParts, is_served_by_primaries};
 
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use stream::Streams;
@@ -58,6 +61,18 @@ pub struct Replicas {
     new_map: Event,
     /// Backups that refused a change for lack of space.
     full: Mutex<BTreeSet<NodeId>>,
+    /// Homes that this node is copying to other nodes, which get all changes of units from now on.
+    joins: Mutex<BTreeMap<HomeId, Join>>,
+    /// Counts the changes of `joins`.
+    joins_begun: AtomicU64,
+}
+
+/// A home that is being copied.
+#[derive(Clone, Copy)]
+struct Join {
+    node: NodeId,
+    /// The node has everything.
+    is_complete: bool,
 }
 
 impl Replicas {
@@ -69,8 +84,9 @@ impl Replicas {
         let (cluster, map) = (parts.cluster.clone(), parts.cluster.map());
         let streams = ledger.read(|table| Streams::new(map.served_by(parts.node), table))?;
         let replicas = Arc::new_cyclic(|me: &Weak<Self>| {
-            let (progress, new_map, full) = (Event::new(), Event::new(), Mutex::default());
-            Self { me: me.clone(), parts, streams: Mutex::new(streams), progress, new_map, full }
+            let (progress, new_map, full, joins, joins_begun) = Default::default();
+            let streams = Mutex::new(streams);
+            Self { me: me.clone(), parts, streams, progress, new_map, full, joins, joins_begun }
         });
         let weak = Arc::downgrade(&replicas);
         cluster.watch(move || {
@@ -83,24 +99,27 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// The backups of a home, with the map that names them.
+    /// The nodes that get the changes of a home, with the map that names them: its backups, and the node to which it is being copied.
     ///
     /// # Errors
     /// `EREMCHG` if this node does not serve the home.
-    fn backups(&self, home: HomeId) -> Result<(Arc<HomeMap>, Vec<NodeId>)> {
+    fn targets(&self, home: HomeId) -> Result<(Arc<HomeMap>, Vec<NodeId>)> {
         let map = self.parts.cluster.map();
         if map.primary(home) != self.parts.node {
             return Err(moved(home));
         }
-        let backups = map.backups(home).to_vec();
-        Ok((map, backups))
+        let joining = self.joins.lock().get(&home).map(|join| join.node);
+        let joining = joining.filter(|&node| map.joining(home) == Some(node));
+        let targets = map.backups(home).iter().copied().chain(joining).collect();
+        Ok((map, targets))
     }
 
-    /// The backups of all homes that this node serves, each with these homes.
-    fn all_backups(&self) -> (Arc<HomeMap>, BTreeMap<NodeId, BTreeSet<HomeId>>) {
+    /// The nodes that get changes of the homes that this node serves, each with these homes.
+    fn all_targets(&self) -> (Arc<HomeMap>, BTreeMap<NodeId, BTreeSet<HomeId>>) {
         let (map, mut all) = (self.parts.cluster.map(), BTreeMap::<_, BTreeSet<_>>::new());
         for home in map.served_by(self.parts.node) {
-            map.backups(home).iter().for_each(|&backup| _ = all.entry(backup).or_default().insert(home));
+            let (_, targets) = self.targets(home).unwrap_or_else(|_| (map.clone(), Vec::new()));
+            targets.into_iter().for_each(|target| _ = all.entry(target).or_default().insert(home));
         }
         (map, all)
     }

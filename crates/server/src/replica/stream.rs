@@ -35,6 +35,18 @@ struct Stream {
     confirmed: BTreeMap<NodeId, u64>,
     /// Backups whose copy has other records. They get no more.
     differing: BTreeSet<NodeId>,
+    /// The node to which the home is being copied, when the records of its copy are chosen: it gets those that follow.
+    joining: Option<Joining>,
+}
+
+/// A node to which a home is being copied.
+#[derive(Clone, Copy)]
+struct Joining {
+    node: NodeId,
+    /// It has the records up to some number, and gets the others.
+    gets_records: bool,
+    /// Nothing is acknowledged that it lacks.
+    is_required: bool,
 }
 
 impl Stream {
@@ -53,11 +65,26 @@ impl Stream {
         self.records.get(place as usize)
     }
 
+    /// Whether a node is the one to which the home is being copied.
+    fn is_joining(&self, node: NodeId, is: impl Fn(Joining) -> bool) -> bool {
+        self.joining.is_some_and(|joining| joining.node == node && is(joining))
+    }
+
+    /// The number of the last record that all backups have, and the node to which the home was copied.
+    fn replicated(&self, backups: &[NodeId]) -> u64 {
+        let required = self.joining.filter(|joining| joining.is_required).map(|joining| joining.node);
+        let all = backups.iter().copied().chain(required);
+        all.map(|backup| self.confirmed(backup)).min().unwrap_or(self.last.number)
+    }
+
     /// Drops the records that all backups have.
     fn trim(&mut self, backups: &[NodeId]) {
-        self.confirmed.retain(|backup, _| backups.contains(backup));
-        self.differing.retain(|backup| backups.contains(backup));
-        let have = backups.iter().map(|&backup| self.confirmed(backup)).min().unwrap_or(self.last.number);
+        let joining = self.joining.map(|joining| joining.node);
+        let counts = |node: &NodeId| backups.contains(node) || joining == Some(*node);
+        self.confirmed.retain(|node, _| counts(node));
+        self.differing.retain(counts);
+        let all = backups.iter().copied().chain(joining);
+        let have = all.map(|node| self.confirmed(node)).min().unwrap_or(self.last.number);
         let drop = have.saturating_sub(self.base());
         self.records.drain(..drop as usize);
     }
@@ -116,7 +143,8 @@ impl Streams {
             let sent =
                 sent.filter(|(of, _)| *of == home && batch.parts.is_empty()).map_or(0, |(_, sent)| sent);
             let is_copied = !stream.records.is_empty()
-                && map.backups(home).contains(&backup)
+                && (map.backups(home).contains(&backup)
+                    || stream.is_joining(backup, |joining| joining.gets_records))
                 && !stream.differing.contains(&backup);
             if is_copied && !batch.add(home, stream, stream.confirmed(backup), sent) {
                 break;
@@ -151,7 +179,9 @@ impl HomeLog for Replicas {
         stream.last = last;
         stream.records.push_back(record.into());
         stream.trim(map.backups(home));
-        let senders = map.backups(home).iter().filter_map(|backup| streams.senders.get(backup));
+        let joining = stream.joining.map(|joining| joining.node);
+        let targets = map.backups(home).iter().chain(&joining);
+        let senders = targets.filter_map(|backup| streams.senders.get(backup));
         senders.for_each(|sender| _ = sender.notify(usize::MAX));
     }
 
@@ -164,7 +194,7 @@ impl HomeLog for Replicas {
         let replicas = self.strong();
         async move {
             replicas.wait_for_backups(None).await?;
-            let (_, backups) = replicas.all_backups();
+            let (_, backups) = replicas.all_targets();
             try_join_all(backups.into_keys().map(|backup| replicas.sync_backup(backup))).await.map(drop)
         }
         .boxed()
@@ -178,7 +208,7 @@ impl Replicas {
 
     /// Starts the tasks that send to the backups of this node's homes, unless they run, and wakes the others.
     pub(super) fn start_senders(&self) {
-        let (_, backups) = self.all_backups();
+        let (_, backups) = self.all_targets();
         let mut started = Vec::new();
         {
             let mut streams = self.streams.lock();
@@ -212,7 +242,7 @@ impl Replicas {
 
     /// Notes that a backup cannot store changes, so that its copies of this node's homes are of no use.
     pub(super) fn note_failed(&self, backup: NodeId, fault: &Fault) {
-        let (_, backups) = self.all_backups();
+        let (_, backups) = self.all_targets();
         let mut streams = self.streams.lock();
         let mut is_new = false;
         for home in backups.get(&backup).into_iter().flatten() {
@@ -221,6 +251,26 @@ impl Replicas {
         if is_new {
             log::error!("{backup} cannot store changes, which wait for a home map without it: {fault}");
         }
+    }
+
+    /// Keeps the records of a home from now on for the node to which it is being copied.
+    pub(super) fn keep_records(&self, home: HomeId, node: NodeId) {
+        if let Some(stream) = self.streams.lock().homes.get_mut(&home) {
+            stream.joining = Some(Joining { node, gets_records: false, is_required: false });
+            stream.confirmed.insert(node, stream.last.number);
+        }
+    }
+
+    /// Sends the records after number `last` to the node to which the home is being copied. Nothing is acknowledged that it lacks from now
+    /// on.
+    pub(super) fn send_records(&self, home: HomeId, node: NodeId, last: u64) {
+        if let Some(stream) = self.streams.lock().homes.get_mut(&home)
+            && stream.is_joining(node, |_| true)
+        {
+            stream.joining = Some(Joining { node, gets_records: true, is_required: true });
+            stream.confirmed.insert(node, last);
+        }
+        self.start_senders();
     }
 
     /// The homes that this node serves, each with a backup whose copy has other records.
@@ -268,10 +318,13 @@ impl Replicas {
     /// `EREMCHG` if another node serves a home that has such records.
     pub async fn wait_for_backups(&self, home: Option<HomeId>) -> Result<()> {
         let mut wanted: Vec<_> = {
-            let streams = self.streams.lock();
+            let (map, streams) = (self.parts.cluster.map(), self.streams.lock());
             let one = home.and_then(|home| streams.homes.get_key_value(&home));
             let all = streams.homes.iter().filter(|_| home.is_none());
-            let lacking = one.into_iter().chain(all).filter(|(_, stream)| !stream.records.is_empty());
+            let is_lacking = |(home, stream): &(&HomeId, &Stream)| {
+                !stream.records.is_empty() && stream.replicated(map.backups(**home)) < stream.last.number
+            };
+            let lacking = one.into_iter().chain(all).filter(is_lacking);
             lacking.map(|(&of, stream)| (of, stream.last.number)).collect()
         };
         loop {
@@ -283,7 +336,8 @@ impl Replicas {
             {
                 let streams = self.streams.lock();
                 wanted.retain(|(home, number)| {
-                    streams.homes.get(home).is_some_and(|stream| stream.base() < *number)
+                    let stream = streams.homes.get(home);
+                    stream.is_some_and(|stream| stream.replicated(map.backups(*home)) < *number)
                 });
             }
             if wanted.is_empty() {
@@ -297,7 +351,7 @@ impl Replicas {
     async fn sync_backup(&self, backup: NodeId) -> Result<()> {
         loop {
             let map = self.parts.cluster.map();
-            if !map.served_by(self.parts.node).any(|home| map.backups(home).contains(&backup)) {
+            if !map.served_by(self.parts.node).any(|home| map.is_on(home, backup)) {
                 return Ok(());
             }
             match self.ask(&map, backup, ReplicaRequest::Sync, None).await {
@@ -322,7 +376,10 @@ impl Replicas {
     /// Adapts the streams to a new map: backups that are gone need no records, and new ones get those that are left.
     pub(super) fn map_changed(&self) {
         let map = self.parts.cluster.map();
+        self.joins.lock().retain(|&home, join| map.joining(home) == Some(join.node));
         self.streams.lock().homes.retain(|&home, stream| {
+            // It is a backup now, or the copy is given up.
+            stream.joining = stream.joining.filter(|joining| map.joining(home) == Some(joining.node));
             stream.trim(map.backups(home));
             map.primary(home) == self.parts.node
         });

@@ -23,10 +23,10 @@ use tameike_core::wire::lock::FileLock;
 use tameike_core::wire::meta::Opener;
 use tameike_core::wire::reclaim::{OpenFile, Reclaim, Reclaimed};
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Cluster, HomeId, HomeMap, HomeSet, InodeId, MapEpoch, NodeId, Result};
+use tameike_core::{Cluster, HomeId, HomeMap, InodeId, MapEpoch, NodeId, Result};
 use tameike_fabric::MapLease;
 use tameike_io::Runtime;
-use tameike_store::{ExtentStore, Ledger};
+use tameike_store::Ledger;
 
 /// Pause before services that could not start are started again.
 const RETRY_TIME: Duration = Duration::from_millis(200);
@@ -43,8 +43,6 @@ pub struct TakeoverParts {
     pub lease: Arc<MapLease>,
     /// Log and table.
     pub ledger: Arc<Ledger>,
-    /// The units of this node.
-    pub extents: Arc<ExtentStore>,
     /// The primary's side of replicas.
     pub replicas: Arc<Replicas>,
     /// The backup's side.
@@ -137,7 +135,7 @@ impl Takeover {
             gained.iter().for_each(|home| drop(state.taking_over.insert(*home, Reclaims::default())));
             self.note_complete(state);
             let held = held_by(&map, self.parts.node);
-            let old: HomeSet = state.held.difference(&held).copied().collect();
+            let old: BTreeSet<_> = state.held.difference(&held).copied().collect();
             state.held = held;
             (left, gained, old)
         };
@@ -153,24 +151,9 @@ impl Takeover {
             }
         }
         if let (Some(this), true) = (self.me.upgrade(), !old.is_empty()) {
-            self.parts.runtime.spawn(async move { this.discard(&old).await });
+            self.parts.runtime.spawn(async move { this.parts.backups.discard_old(old).await });
         }
         self.changed.notify(usize::MAX);
-    }
-
-    /// Frees the space of copies that nobody counts on any more.
-    async fn discard(&self, homes: &HomeSet) {
-        let extents = &self.parts.extents;
-        let inodes = extents.units_of(homes).map(|unit| unit.map(|unit| unit.inode));
-        let inodes = match inodes.collect::<Result<BTreeSet<_>>>() {
-            Ok(inodes) => inodes,
-            Err(fault) => return log::error!("cannot find old copies of homes: {fault}"),
-        };
-        for inode in inodes {
-            if let Err(fault) = extents.truncate(homes, inode, 0).await {
-                log::error!("cannot drop the old copy of {inode}: {fault}");
-            }
-        }
     }
 
     fn note_complete(&self, state: &State) {
@@ -344,7 +327,7 @@ impl Takeover {
 
 /// The homes of which a node has a copy.
 fn held_by(map: &HomeMap, node: NodeId) -> BTreeSet<HomeId> {
-    map.homes().filter(|&home| map.primary(home) == node || map.backups(home).contains(&node)).collect()
+    map.homes().filter(|&home| map.is_on(home, node)).collect()
 }
 
 /// Whether only a node that serves homes may serve a request.

@@ -44,7 +44,7 @@ pub struct UnitParts {
     /// The extents of this node.
     pub extents: Arc<ExtentStore>,
     /// Makes changes of extents on all replicas.
-    pub copies: Copies,
+    pub copies: Arc<Copies>,
     /// The shared file system.
     pub shared: Arc<dyn SharedFs>,
     /// Without it, nothing is written to the shared file system.

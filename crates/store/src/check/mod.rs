@@ -243,7 +243,7 @@ fn examine_log(
 ) -> Result<(Inspection, u64)> {
     let mut holds = |kind: RecordKind, body: &[u8]| match kind {
         RecordKind::Extents => extents.holds(body),
-        RecordKind::Names | RecordKind::Cache | RecordKind::OfHome => Ok(true),
+        RecordKind::Names | RecordKind::Cache | RecordKind::OfHome | RecordKind::Copied => Ok(true),
     };
     let mut apply = |kind: RecordKind, body: &[u8], table: &mut dyn Table| {
         crate::replay(kind, body, table, &mut |kind, body, table| checks.replay(kind, body, table))

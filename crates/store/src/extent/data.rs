@@ -53,7 +53,7 @@ impl Data for ExtentData {
         async move {
             match kind {
                 RecordKind::Extents => is_intact(disk, scratch, body).await,
-                RecordKind::Names | RecordKind::Cache | RecordKind::OfHome => Ok(true),
+                RecordKind::Names | RecordKind::Cache | RecordKind::OfHome | RecordKind::Copied => Ok(true),
             }
         }
         .boxed()

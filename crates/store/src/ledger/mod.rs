@@ -42,7 +42,7 @@ use tameike_io::os::runtime::promise;
 use transaction::{ReadView, Transaction};
 use writer::Writer;
 
-pub use of_home::{HomeLog, HomeRecord, LastRecord, last_record};
+pub use of_home::{HomeLog, HomeRecord, LastRecord, last_record, last_record_entry};
 pub use record::BODY_SIZE_MAX;
 
 /// Names of the two log files in the directory of a store.
@@ -60,11 +60,15 @@ pub enum RecordKind {
     Cache = 3,
     /// A numbered record of a home that has replicas ([`HomeRecord`]).
     OfHome = 4,
+    /// A part of a home that is copied to this node ([`crate::copied`]).
+    Copied = 5,
 }
 
 impl RecordKind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Names, Self::Extents, Self::Cache, Self::OfHome].into_iter().find(|kind| *kind as u8 == byte)
+        [Self::Names, Self::Extents, Self::Cache, Self::OfHome, Self::Copied]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 }
 

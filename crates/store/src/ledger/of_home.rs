@@ -98,7 +98,8 @@ impl<'a> HomeRecord<'a> {
         let (number, rest) = rest.split_first_chunk().ok_or_else(malformed)?;
         let (chain, rest) = rest.split_first_chunk().ok_or_else(malformed)?;
         let (&kind, body) = rest.split_first().ok_or_else(malformed)?;
-        let kind = RecordKind::from_byte(kind).filter(|kind| *kind != RecordKind::OfHome);
+        let kind = RecordKind::from_byte(kind)
+            .filter(|kind| !matches!(kind, RecordKind::OfHome | RecordKind::Copied));
         Ok(Self {
             home: HomeId(u16::from_le_bytes(*home)),
             number: u64::from_le_bytes(*number),
@@ -123,12 +124,18 @@ impl<'a> HomeRecord<'a> {
     }
 }
 
+/// The entry of the table with the last record of a home: key and value.
+pub fn last_record_entry(home: HomeId, last: LastRecord) -> (Vec<u8>, Vec<u8>) {
+    (key(home), [&last.number.to_be_bytes()[..], &last.chain.to_be_bytes()].concat())
+}
+
 fn key(home: HomeId) -> Vec<u8> {
     [&[prefix::LAST_RECORD][..], &home.0.to_be_bytes()].concat()
 }
 
 pub(super) fn set_last(table: &mut dyn Table, home: HomeId, last: LastRecord) {
-    table.put(key(home), [&last.number.to_be_bytes()[..], &last.chain.to_be_bytes()].concat());
+    let (key, value) = last_record_entry(home, last);
+    table.put(key, value);
 }
 
 /// The last record of a home in a table.

@@ -7,15 +7,20 @@ use std::time::Duration;
 use tameike_agent::authority::Authority;
 use tameike_agent::control::LeaseMessage;
 use tameike_core::limits::MAP_LEASE_INTERVAL;
-use tameike_core::{Cluster, HomeMap, NodeId};
+use tameike_core::{Cluster, HomeId, HomeMap, NodeId};
 
 /// Largest delay of a message to an agent or of its answer, and until the end of an agent is noticed.
 const DELAY_MAX: Duration = Duration::from_millis(60);
 
 /// The authority of a cluster that has not started yet.
 pub(super) fn new(cluster: &Cluster) -> Authority {
+    begun(cluster, (*cluster.map()).clone(), Duration::ZERO)
+}
+
+fn begun(cluster: &Cluster, map: HomeMap, now: Duration) -> Authority {
+    let replicas = 1 + cluster.map().backups(HomeId(0)).len() as u32;
     let nodes = cluster.nodes().iter().map(|info| info.id);
-    Authority::new((*cluster.map()).clone(), nodes, Duration::ZERO)
+    Authority::new(map, nodes, now).repairing(replicas, cluster.nodes())
 }
 
 impl World {
@@ -32,8 +37,7 @@ impl World {
     pub(super) fn restart_authority(&self) {
         if let Some(authority) = &self.authority {
             let (map, now) = (self.map(), self.runtime().clock.monotonic());
-            let nodes = self.cluster.nodes().iter().map(|info| info.id);
-            *authority.lock() = Authority::new(map, nodes, now);
+            *authority.lock() = begun(&self.cluster, map, now);
         }
     }
 

@@ -56,7 +56,7 @@ impl Agent {
         }
         self.answers.insert(number, now + self.clock);
         let epoch = self.map.as_ref().expect("the first message has one").epoch;
-        LeaseAnswer { number, epoch, unreachable, differing: Vec::new() }
+        LeaseAnswer { number, epoch, unreachable, differing: Vec::new(), copied: Vec::new() }
     }
 
     fn serves(&self, now: Duration, node: NodeId, home: HomeId) -> bool {

@@ -6,6 +6,7 @@ use crate::ids::{Generation, HomeId, UnitId};
 use crate::wire::codec::encode;
 use crate::wire::replica::{RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
 use crate::wire::space::SpaceChange;
+use serde_bytes::ByteBuf;
 
 const HOME: HomeId = HomeId(130);
 const UNIT: UnitId = UnitId { inode: INODE, index: 300 };
@@ -45,6 +46,14 @@ fn requests_to_a_backup() {
             "06008384040101ac020102",
         ),
         (ReplicaRequest::Sync, "07"),
+        (ReplicaRequest::BeginCopy { home: HOME }, "088201"),
+        (
+            ReplicaRequest::CopyEntries {
+                home: HOME,
+                entries: vec![(ByteBuf::from(b"k".to_vec()), ByteBuf::from(b"va".to_vec()))],
+            },
+            "09820101016b027661",
+        ),
     ]);
 }
 
