@@ -71,8 +71,12 @@ impl Driver {
             leases.is_unwritten = true;
             self.record.map = Some(leases.authority.map().clone());
         }
+        let has_copied = changes.iter().any(|change| matches!(change, MapChange::Copied(..)));
         for change in changes {
             self.take_change(change);
+        }
+        if has_copied {
+            self.report_repaired();
         }
         if self.has_written_map() {
             (0..self.links.len() as u32).for_each(|node| self.send_lease(node));
@@ -146,10 +150,7 @@ impl Driver {
                 self.notices.push_back(Notice::Message(message));
             }
             MapChange::Copying(home, node) => log::info!("{home} is being copied to {node}"),
-            MapChange::Copied(home, node) => {
-                log::info!("{node} is a backup of {home} now");
-                self.report_repaired();
-            }
+            MapChange::Copied(home, node) => log::info!("{node} is a backup of {home} now"),
             MapChange::Dropped(home, node) => {
                 log::info!("{node} has other records of {home} than its primary, and is no backup any more");
             }

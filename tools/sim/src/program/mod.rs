@@ -114,8 +114,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program on a cluster whose homes have this many replicas. One agent fails at most, but not that of node 0, which checks use, or
-    /// it hangs. Other faults that homes do not survive become failures and hangs.
+    /// The program on a cluster whose homes have this many replicas. Between two checks one agent fails at most, or hangs, but not that of
+    /// node 0, which checks use. Other faults that homes do not survive become failures and hangs.
     #[must_use]
     pub fn replicated(mut self, replicas: u32) -> Self {
         if replicas > 1 {
@@ -127,7 +127,10 @@ impl Program {
             world.skew.resize(count, Duration::ZERO);
             self.crashes = false;
             let mut may_fail = true;
+            let mut alive = count;
             for step in &mut self.steps {
+                // Homes are copied again until a check.
+                may_fail |= matches!(step, Step::Check);
                 let Step::Together(actions) = step else { continue };
                 actions.retain_mut(|action| {
                     let Action::Injection(_, fault) = action else { return true };
@@ -142,7 +145,10 @@ impl Program {
                     };
                     let node = 1 + node % (count - 1);
                     *fault = match *fault {
-                        Injection::Kill { .. } | Injection::Rot(_) => Injection::Kill { node, power: false },
+                        Injection::Kill { .. } | Injection::Rot(_) if alive > 1 => {
+                            alive -= usize::from(may_fail);
+                            Injection::Kill { node, power: false }
+                        }
                         _ => Injection::Hang { node, milliseconds: HANG_MS },
                     };
                     std::mem::take(&mut may_fail)
