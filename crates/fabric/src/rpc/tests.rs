@@ -1,3 +1,4 @@
+mod failover;
 mod locations;
 mod maps;
 
@@ -6,9 +7,10 @@ use crate::conformance::{A, Agent, B, Network, cluster, patterned, wait};
 use crate::socket::tests::SocketNetwork;
 use crate::{Carried, FabricLayer, RequestContext, SendFuture, ServeFuture, Service, Target};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
@@ -27,6 +29,10 @@ struct Memory {
     /// How often each truncation was executed.
     executed: Mutex<BTreeMap<u64, u32>>,
     events: Mutex<Vec<(NodeId, PeerEvent)>>,
+    /// Requests to homes wait forever.
+    hangs: AtomicBool,
+    /// The numbers of the requests that were executed.
+    calls: Mutex<Vec<Option<NumberedCall>>>,
 }
 
 impl Memory {
@@ -61,13 +67,21 @@ impl Memory {
 struct MemoryService(Arc<Memory>, Arc<Cluster>);
 
 impl Service for MemoryService {
+    fn admit(&self, context: &RequestContext, _: &Request) -> Option<BoxFuture<'static, Result<()>>> {
+        let hangs = context.home.is_some() && self.0.hangs.load(Ordering::SeqCst);
+        let memory = self.0.clone();
+        // Longer than any test waits.
+        hangs.then(|| async move { Ok(memory.runtime.sleep(Duration::from_secs(3600)).await) }.boxed())
+    }
+
     fn serve(
         &self,
-        RequestContext { from, .. }: RequestContext,
+        RequestContext { from, call, .. }: RequestContext,
         request: Request,
         payload: Option<Payload>,
         _target: Target,
     ) -> ServeFuture {
+        self.0.calls.lock().push(call);
         let (memory, cluster) = (self.0.clone(), self.1.clone());
         Box::pin(async move {
             match request {
@@ -114,13 +128,13 @@ struct Node {
 }
 
 fn node(network: &SocketNetwork, id: NodeId, wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>) -> Node {
-    node_of(network, id, 2, wrap)
+    node_of(network, id, cluster(2), wrap)
 }
 
 fn node_of(
     network: &SocketNetwork,
     id: NodeId,
-    nodes: u32,
+    cluster: Arc<Cluster>,
     wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>,
 ) -> Node {
     let fabric = network.begin(network.config(id));
@@ -132,8 +146,9 @@ fn node_of(
         units: Mutex::default(),
         executed: Mutex::default(),
         events: Mutex::default(),
+        hangs: AtomicBool::default(),
+        calls: Mutex::default(),
     });
-    let cluster = cluster(nodes);
     rpc.attach(Arc::new(MemoryService(memory.clone(), cluster.clone())), cluster.clone());
     Node { rpc, memory, cluster }
 }
@@ -144,7 +159,7 @@ fn pair(network: &SocketNetwork) -> (Node, Node) {
 
 /// Two nodes that take the job to have so many nodes.
 fn pair_of(network: &SocketNetwork, nodes: [u32; 2]) -> (Node, Node) {
-    let start = |id, nodes| node_of(network, id, nodes, |fabric| fabric);
+    let start = |id, nodes| node_of(network, id, cluster(nodes), |fabric| fabric);
     (start(A, nodes[0]), start(B, nodes[1]))
 }
 

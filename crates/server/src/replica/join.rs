@@ -120,6 +120,7 @@ impl Joins {
 
     async fn try_copy(&self, home: HomeId, node: NodeId) -> Result<()> {
         let JoinsParts { replicas, ledger, extents, .. } = &self.parts;
+        replicas.wait_for_stream(home).await?;
         replicas.ask_joining(home, node, ReplicaRequest::BeginCopy { home }, None).await?;
         replicas.begin_join(home, node);
         // The index shows changes between its batches. A unit that is made behind this point is sent with its change.

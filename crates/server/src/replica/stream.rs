@@ -370,7 +370,25 @@ impl Replicas {
         let last = ledger.read(|table| last_record(table, home))?;
         self.streams.lock().homes.entry(home).or_insert_with(|| Stream { last, ..Stream::default() });
         self.start_senders();
+        self.progress.notify(usize::MAX);
         Ok(())
+    }
+
+    /// Waits until this node numbers the records of a home that it may still be taking over.
+    ///
+    /// # Errors
+    /// `EREMCHG` if another node serves the home.
+    pub(super) async fn wait_for_stream(&self, home: HomeId) -> Result<()> {
+        loop {
+            let changed = self.progress.listen();
+            if self.parts.cluster.primary(home) != self.parts.node {
+                return Err(moved(home));
+            }
+            if self.streams.lock().homes.contains_key(&home) {
+                return Ok(());
+            }
+            changed.await;
+        }
     }
 
     /// Adapts the streams to a new map: backups that are gone need no records, and new ones get those that are left.
