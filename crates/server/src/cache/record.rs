@@ -258,10 +258,10 @@ pub struct Journaled {
     pub open: u64,
 }
 
-/// Counts the files in a ledger.
-pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
+/// Counts the files in a ledger; with an owner, only those that this node coordinates, and not its copies of other records.
+pub fn journaled(ledger: Arc<Ledger>, owner: Option<(Arc<Cluster>, NodeId)>) -> Result<Journaled> {
     let mut found = Journaled::default();
-    Journal::of_stopped(ledger).for_each(|_, record| {
+    Journal { ledger, owner }.for_each(|_, record| {
         let is_open = !record.removed && (record.writer_failed || !record.writers.is_empty());
         found.named += 1;
         found.dirty += u64::from(record.dirty);
@@ -286,6 +286,7 @@ impl Journal {
     }
 
     /// All records of a stopped node.
+    #[cfg(test)]
     pub(super) fn of_stopped(ledger: Arc<Ledger>) -> Self {
         Self { ledger, owner: None }
     }

@@ -53,7 +53,7 @@ pub struct TakeoverParts {
     pub meta: Arc<MetaServices>,
     /// Coordinator of cached files.
     pub cache: Arc<CacheService>,
-    /// Locks.
+    /// The locks of programs.
     pub locks: Arc<LockService>,
 }
 
@@ -158,7 +158,17 @@ impl Takeover {
         self.changed.notify(usize::MAX);
     }
 
-    /// Frees the space of copies that nobody counts on any more.
+    /// Frees the space of copies that an earlier incarnation of the node has left, and that do not count under the map with which this one
+    /// began.
+    pub async fn discard_old_copies(&self) {
+        let old: HomeSet = {
+            let state = self.state.lock();
+            self.parts.cluster.map().homes().filter(|home| !state.held.contains(home)).collect()
+        };
+        self.discard(&old).await;
+    }
+
+    /// Frees the space of copies that do not count any more.
     async fn discard(&self, homes: &HomeSet) {
         let extents = &self.parts.extents;
         let inodes = extents.units_of(homes).map(|unit| unit.map(|unit| unit.inode));
