@@ -139,6 +139,7 @@ fn in_milliseconds(mut times: Vec<Duration>) -> String {
     format!("median {} ms, longest {} ms, of {}", median.as_millis(), longest.as_millis(), times.len())
 }
 
+/// S6b. S7a. S18a. S52a. S52b.
 #[test]
 fn programs_of_other_nodes_meet_no_error_when_an_agent_is_killed() {
     let first = seed();
@@ -213,7 +214,9 @@ fn a_stopped_agent_is_excluded_and_readmitted_without_an_error_of_a_program() {
     assert!(pause < LONGEST_CALL, "{pause:?}");
 }
 
-/// The programs of an excluded node wait, and continue when it is readmitted. Only locks may be lost, so they use none here.
+/// Only locks may be lost, so programs of the excluded node use none here.
+///
+/// S52e.
 #[test]
 fn programs_of_a_stopped_agent_continue_when_it_is_readmitted() {
     let mut trial = Trial::new("excluded", &[0, 1, VICTIM], seed());
@@ -257,7 +260,7 @@ open(f"{directory}/written", "w").close()
 time.sleep(1000)
 "#;
 
-/// S16a. S45c.
+/// S16a. S45c. S52c.
 #[test]
 fn files_of_a_failed_node_are_read_on_others_and_drained() {
     let (site, job) = new_job("written");
@@ -324,7 +327,7 @@ fn keep_root(failed: [u32; 2]) -> bool {
 
 /// Two nodes fail one after the other. What only they have cannot be used until `recover`, and in the job-shared view is lost.
 ///
-/// S20a. S46a.
+/// S20a. S20b. S46a. S52f.
 #[test]
 fn files_without_a_copy_fail_and_others_stay_usable() {
     let pairs = [[3, 2], [2, 1], [3, 1]];
@@ -389,4 +392,45 @@ fn calls_after(failed: [u32; 2]) -> String {
     fs::write(site.plain().join("of-shared"), of_cache.replace(view, utf8(site.shared()))).expect("written");
     succeed(Command::new("sha256sum").args(["--check", "--quiet"]).arg(site.plain().join("of-shared")));
     fs::read_to_string(site.plain().join("calls")).expect("calls")
+}
+
+/// Takes locks, or tries to take those of other nodes.
+const LOCKS: &str = r#"
+import fcntl, os, sys, time
+action, node, directory = sys.argv[1:]
+files = [os.open(f"{os.environ['TAMEIKE_SHARED']}/two/{node}-{number}", os.O_RDWR | os.O_CREAT, 0o644) for number in range(8)]
+
+def takes(number):
+    lock = fcntl.flock if number % 2 else fcntl.lockf
+    try:
+        lock(files[number], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+taken = [takes(number) for number in range(8)]
+if action == "hold":
+    assert all(taken)
+    open(f"{directory}/holds-{node}", "w").close()
+    time.sleep(1000)
+assert taken == [action == "free"] * 8, f"node {node}: {taken}"
+"#;
+
+/// S21f. S21g. S52d.
+#[test]
+fn only_locks_of_an_excluded_node_end() {
+    let (site, job) = new_job("held");
+    let (locks, directory) = (site.python(LOCKS), site.plain().display());
+    let script = format!(
+        r#"agent=$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$TAMEIKE_JOB_DIR/node-2/node.json")
+           tameike exec --node 2 -- sh -euc 'mkdir "$TAMEIKE_SHARED/two"'
+           for node in 1 2; do tameike exec --node $node -- {locks} hold $node {directory} & done
+           for node in 1 2; do until test -e {directory}/holds-$node; do sleep 0.02; done; done
+           {locks} held 1 {directory}; {locks} held 2 {directory}
+           kill -STOP $agent; until tameike status | grep -q 'excluded node: 2'; do sleep 0.02; done
+           {locks} held 1 {directory}; {locks} free 2 {directory}
+           kill -CONT $agent; while tameike status | grep -q 'excluded'; do sleep 0.02; done
+           {locks} held 1 {directory}; tameike exec --node 3 -- {locks} held 1 {directory}"#
+    );
+    site.job(NODES, &["--job", &job.name, "--replicas", "2"], &script).exits(0);
 }
