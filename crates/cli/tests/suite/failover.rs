@@ -214,9 +214,9 @@ fn a_stopped_agent_is_excluded_and_readmitted_without_an_error_of_a_program() {
     assert!(pause < LONGEST_CALL, "{pause:?}");
 }
 
-/// Only locks may be lost, so programs of the excluded node use none here.
+/// Programs of the excluded node use neither locks nor files that are removed while open, since it may lose these.
 ///
-/// S52e.
+/// S52e. S52f.
 #[test]
 fn programs_of_a_stopped_agent_continue_when_it_is_readmitted() {
     let mut trial = Trial::new("excluded", &[0, 1, VICTIM], seed());
@@ -327,7 +327,7 @@ fn keep_root(failed: [u32; 2]) -> bool {
 
 /// Two nodes fail one after the other. What only they have cannot be used until `recover`, and in the job-shared view is lost.
 ///
-/// S20a. S20b. S46a. S52f.
+/// S20a. S20b. S46a. S52g.
 #[test]
 fn files_without_a_copy_fail_and_others_stay_usable() {
     let pairs = [[3, 2], [2, 1], [3, 1]];
