@@ -383,7 +383,8 @@ impl AgentControl for Agent {
         let late = || Fault::new(Errno::ETIMEDOUT, "the journal could not be synced within the grace time");
         synced.ok_or_else(late)??;
         packed?;
-        let undrained = storage::undrained_unless_salvaged(store, dir)?;
+        let owner = self.cluster.get().map(|cluster| (cluster.clone(), self.start.node));
+        let undrained = storage::undrained_unless_salvaged(store, dir, owner)?;
         // After a complete drain, the receipt has reported the files that were interrupted.
         Ok(Undrained { open: if drained { 0 } else { undrained.open }, ..undrained })
     }

@@ -189,22 +189,8 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         meta: meta.clone(),
     });
     let locks = Arc::new(LockService::new(parts.node, cluster.clone()));
-    let takeover = replicas.as_ref().map(|replicas| {
-        Takeover::new(TakeoverParts {
-            runtime: parts.runtime.clone(),
-            cluster,
-            node: parts.node,
-            lease: parts.lease.clone(),
-            ledger: store.ledger.clone(),
-            replicas: replicas.clone(),
-            backups: backups.clone(),
-            meta: meta.clone(),
-            cache: cache.clone(),
-            locks: locks.clone(),
-        })
-    });
     let (ledger, extents, packing) = (store.ledger.clone(), store.extents.clone(), parts.packing.clone());
-    Ok(Services {
+    let mut services = Services {
         meta,
         unit,
         cache,
@@ -217,9 +203,29 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         packing,
         replicas,
         backups,
-        takeover,
+        takeover: None,
         joins,
-    })
+    };
+    services.takeover = takeover(parts, &services).await;
+    Ok(services)
+}
+
+/// The takeover of homes with replicas. Old copies in the store are gone when it returns.
+async fn takeover(parts: &Parts<'_>, services: &Services) -> Option<Arc<Takeover>> {
+    let takeover = Takeover::new(TakeoverParts {
+        runtime: parts.runtime.clone(),
+        cluster: parts.cluster.clone(),
+        node: parts.node,
+        lease: parts.lease.clone(),
+        ledger: services.ledger.clone(),
+        replicas: services.replicas.clone()?,
+        backups: services.backups.clone(),
+        meta: services.meta.clone(),
+        cache: services.cache.clone(),
+        locks: services.locks.clone(),
+    });
+    takeover.discard_old_copies().await;
+    Some(takeover)
 }
 
 fn replica_parts(parts: &Parts<'_>) -> ReplicaParts {

@@ -4,7 +4,7 @@ use crate::control::Undrained;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_core::{Errno, Fault, Result, View};
+use tameike_core::{Cluster, Errno, Fault, NodeId, Result, View};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
@@ -56,18 +56,22 @@ pub enum OnDamage<'a> {
     Salvage(&'a [String]),
 }
 
-/// Returns the data of an open store in `dir` that is not on the shared file system.
-fn undrained(store: &Store, dir: &Path) -> Result<Undrained> {
-    let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
+/// The nodes of a job, and the one that owns a store.
+pub type Owner = (Arc<Cluster>, NodeId);
+
+/// Returns the data of an open store in `dir` that is not on the shared file system. Without an owner, files count of which the store
+/// may have a copy only.
+fn undrained(store: &Store, dir: &Path, owner: Option<Owner>) -> Result<Undrained> {
+    let Journaled { dirty, named, open } = journaled(store.ledger.clone(), owner)?;
     let dir = PosixTree::open(dir)?;
     let names = count_journaled(&dir)? + count_pending_promotions(&dir)?;
     Ok(Undrained { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 
 /// As [`undrained`], but fails with `EIO` for a salvaged store: the user must decide to discard it.
-pub fn undrained_unless_salvaged(store: &Store, dir: &Path) -> Result<Undrained> {
+pub fn undrained_unless_salvaged(store: &Store, dir: &Path, owner: Option<Owner>) -> Result<Undrained> {
     match store.damage.first() {
-        None => undrained(store, dir),
+        None => undrained(store, dir, owner),
         Some(damage) => Err(Fault::io(format!(
             "the journal was damaged ({damage}): its readable part is drained; `tameike recover --discard` gives \
              up the rest"
@@ -97,7 +101,9 @@ fn inspect_now(dir: &Path) -> Result<Undrained> {
     // The inspection only reads: it needs no capacity.
     let frames = (&slab, slab.pool(INSPECTION_FRAMES));
     let store = pollster::block_on(open(&system, dir, [0; 3], frames, OnDamage::Refuse));
-    store.and_then(|store| undrained_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
+    store
+        .and_then(|store| undrained_unless_salvaged(&store, dir, None))
+        .map_err(|fault| fault.context(doing()))
 }
 
 #[cfg(test)]

@@ -92,6 +92,7 @@ fn a_node_that_others_do_not_reach_is_excluded() {
     assert_contains(&err(&output), &["node 1 on localhost cannot be reached by others: other nodes serve"]);
 }
 
+/// S20b. S52h.
 #[test]
 fn the_loss_of_all_copies_or_of_the_node_of_the_command_ends_the_job() {
     let sandbox = Sandbox::new();

@@ -15,6 +15,7 @@ mod differential;
 mod drain_faults;
 mod examples;
 mod failed_nodes;
+mod failover;
 mod fsx;
 mod full_disk;
 mod holders;

@@ -2,9 +2,10 @@
 
 mod user;
 
+use crate::failover::FAIL;
 use crate::kit::Kit;
 use crate::support::interactive::Interactive;
-use crate::support::{Run, assert_code, assert_contains, binary, err, out, shown, succeed, utf8};
+use crate::support::{Run, assert_code, assert_contains, binary, err, helper, out, shown, succeed, utf8};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -106,6 +107,35 @@ fn an_unprivileged_user_shares_memory_between_nodes() {
     let user = host.user(NOBODY);
     for (allows, how) in [(Allows::Everything, "namespaces"), (Allows::NoNamespaces, "helper")] {
         user.job(allows, &format!("memory-{how}-{}", std::process::id()), &script).exits(0);
+    }
+}
+
+/// The checking programs of the tests of replicas, while an agent is killed.
+#[test]
+fn an_unprivileged_user_has_a_job_that_survives_a_killed_agent() {
+    let host = Host::new();
+    let checker = host.install(Path::new(&helper("checker.py")));
+    let user = host.user(NOBODY);
+    let script = format!(
+        r#"{FAIL}
+           dir=$(mktemp -d); check() {{ node=$1; shift; tameike exec --node $node -- python3 {} "$@" $dir; }}
+           tameike exec --node 2 -- sh -euc 'mkdir "$TAMEIKE_SHARED/two" "$TAMEIKE_CACHE/two"'
+           check 0 run 1 & first=$!; check 1 run 1 & second=$!
+           until test $(ls $dir | grep -c begun) = 4; do test ! -e $dir/stop; sleep 0.05; done
+           kill_agent 2; sleep 0.5; touch $dir/stop; wait $first; wait $second
+           check 0 verify 0,1; check 1 verify 0,1; rm -r $dir"#,
+        checker.display()
+    );
+    let shared = user.shared();
+    for (allows, how) in [(Allows::Everything, "namespaces"), (Allows::NoNamespaces, "helper")] {
+        let job = format!("replicas-{how}-{}", std::process::id());
+        let run = ["run", "--local", "3", "--replicas", "2", "--shared", utf8(&shared), "--job", &job];
+        let output = user.tameike(allows, &[&run[..], &["--", "sh", "-euc", &script]].concat()).exits(0);
+        assert_contains(&err(&output), &["other nodes serve its data", "drain complete"]);
+        assert_no_device(&job);
+        fs::remove_dir_all(&shared).expect("drained files");
+        fs::create_dir(&shared).expect("a directory");
+        chown(&shared, Some(NOBODY), Some(NOBODY)).expect("an owner");
     }
 }
 

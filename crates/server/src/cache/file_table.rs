@@ -316,7 +316,8 @@ impl FileTable {
     /// Forgets files that another node coordinates now.
     pub(super) fn forget(&self, is_left: impl Fn(InodeId) -> bool) {
         let mut known = self.known.lock();
-        let left: Vec<_> = known.by_inode.extract_if(.., |inode, _| is_left(*inode)).collect();
+        let inodes: Vec<_> = known.by_inode.keys().copied().filter(|inode| is_left(*inode)).collect();
+        let left: Vec<_> = inodes.iter().filter_map(|inode| known.by_inode.remove(inode)).collect();
         known.order.retain(|inode| !is_left(*inode));
         known.generations.forget(is_left);
         drop(known);

@@ -124,8 +124,9 @@ impl LockService {
     pub fn leave(&self, home: HomeId) {
         let left: Vec<_> = {
             let mut state = self.state.lock();
-            let is_left = |inode: &InodeId, _: &mut FileLocks<Wake>| self.cluster.inode_home(*inode) == home;
-            state.files.extract_if(.., is_left).map(|(_, file)| file).collect()
+            let is_left = |inode: &&InodeId| self.cluster.inode_home(**inode) == home;
+            let inodes: Vec<_> = state.files.keys().filter(is_left).copied().collect();
+            inodes.iter().filter_map(|inode| state.files.remove(inode)).collect()
         };
         let waiting = left.into_iter().flat_map(FileLocks::into_waiting);
         waiting.for_each(|wake| wake.resolve(Err(Errno::EREMCHG.into())));

@@ -51,7 +51,7 @@ pub struct TakeoverParts {
     pub meta: Arc<MetaServices>,
     /// Coordinator of cached files.
     pub cache: Arc<CacheService>,
-    /// Locks.
+    /// The locks of programs.
     pub locks: Arc<LockService>,
 }
 
@@ -154,6 +154,15 @@ impl Takeover {
             self.parts.runtime.spawn(async move { this.parts.backups.discard_old(old).await });
         }
         self.changed.notify(usize::MAX);
+    }
+
+    /// Drops the copies that an earlier incarnation of the node has left, and that do not count under the map with which this one began.
+    pub async fn discard_old_copies(&self) {
+        let old = {
+            let state = self.state.lock();
+            self.parts.cluster.map().homes().filter(|home| !state.held.contains(home)).collect()
+        };
+        self.parts.backups.discard_old(old).await;
     }
 
     fn note_complete(&self, state: &State) {

@@ -1,0 +1,436 @@
+//! Nodes of a job with replicas fail or hang, while programs on other nodes change files in both views and check all that they see.
+
+use crate::support::Site;
+use crate::support::jobs::{
+    Background, Job, Random, code_of_recovery, new_job, seed, signal, sleep_ms, wait_for,
+};
+use crate::support::{Run, assert_code, assert_contains, err, helper, is_soak, json, shown, succeed, utf8};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tameike_core::{Cluster, InodeId, JobId, NodeId, NodeInfo};
+use tameike_io::os::process::monotonic;
+
+const NODES: u32 = 4;
+/// The node that fails.
+const VICTIM: u32 = 2;
+const INCOMPLETE: i32 = 75;
+/// Number of kills in the long test and in the normal one.
+const KILLS: u64 = 200;
+const FEW_KILLS: u64 = 8;
+/// The same of kills during the drain.
+const DRAIN_KILLS: u64 = 30;
+const FEW_DRAIN_KILLS: u64 = 2;
+/// Time for which a stopped agent stays so.
+const STOPPED_MS: u64 = 5000;
+/// Longest call of a program while a node that hangs is excluded and its homes are taken over.
+const LONGEST_CALL: Duration = Duration::from_secs(8);
+
+/// A job whose programs check what they see.
+struct Trial {
+    seed: u64,
+    random: Random,
+    site: Site,
+    job: Job,
+    /// The nodes whose programs change files.
+    writers: &'static [u32],
+    directory: PathBuf,
+}
+
+impl Trial {
+    fn new(name: &str, writers: &'static [u32], seed: u64) -> Self {
+        let (site, job) = new_job(&format!("{name}-{seed:x}"));
+        let directory = site.plain().to_owned();
+        println!("TAMEIKE_SEED={seed}");
+        Self { seed, random: Random::new(seed), site, job, writers, directory }
+    }
+
+    /// Starts the job; returns when all programs have changed files. When they have ended, nodes check what they have left, and `last` runs.
+    fn start(&self, replicas: &str, readers: &str, last: &str) -> Background {
+        let (checker, directory, seed) = (helper("checker.py"), self.directory.display(), self.seed);
+        let writers: Vec<_> = self.writers.iter().map(u32::to_string).collect();
+        let (on_all, all) = (writers.join(" "), writers.join(","));
+        let script = format!(
+            r#"tameike exec --node {VICTIM} -- sh -euc 'mkdir "$TAMEIKE_SHARED/two" "$TAMEIKE_CACHE/two"'
+               check() {{ node=$1; shift; tameike exec --node $node -- python3 {checker} "$@" {directory}; }}
+               others=; for node in {on_all}; do check $node run {seed} & others="$others $!"; done
+               for other in $others; do wait $other; done
+               for node in {readers}; do check $node verify {all}; done
+               {last}"#
+        );
+        let receipt = self.directory.join("receipt");
+        let options = ["--job", &self.job.name, "--replicas", replicas, "--receipt", utf8(&receipt)];
+        let options = [&options[..], &["--memory", "256MiB"]].concat();
+        let mut running = Background::start(&mut self.site.job(NODES, &options, &script));
+        let begun = |view, node| self.directory.join(format!("begun-{view}-{node}")).exists();
+        let all_begun = || self.writers.iter().all(|node| begun("shared", node) && begun("cache", node));
+        wait_for("the programs", || (all_begun() || !running.runs()).then_some(()));
+        if !running.runs() {
+            panic!("{}", shown(&running.output()));
+        }
+        running
+    }
+
+    fn stop_programs(&self) {
+        fs::write(self.directory.join("stop"), "").expect("written");
+    }
+
+    /// Checks the end of the job: no program has met an error. Returns its messages.
+    fn end(&self, running: Background) -> String {
+        let output = running.output();
+        assert_code(&output, 0);
+        self.check_shared();
+        err(&output)
+    }
+
+    /// The shared directory has all that programs have left in the cache view, and what the receipt says.
+    fn check_shared(&self) {
+        let receipt = json(&self.directory.join("receipt"));
+        assert_eq!(receipt["complete"], Value::Bool(true), "{receipt}");
+        check_receipt(&receipt, self.site.shared());
+        let writers: Vec<_> = self.writers.iter().map(u32::to_string).collect();
+        let mut command = Command::new("python3");
+        command.args([&helper("checker.py"), "verify", &writers.join(","), utf8(&self.directory)]);
+        command.env("TAMEIKE_NODE", "0").env("TAMEIKE_CACHE", self.site.shared());
+        succeed(command.env_remove("TAMEIKE_SHARED"));
+    }
+
+    /// What the programs have left.
+    fn left(&self) -> impl Iterator<Item = Value> {
+        let names = self
+            .writers
+            .iter()
+            .flat_map(|node| ["shared", "cache"].map(|view| format!("left-{view}-{node}")));
+        names.map(|name| json(&self.directory.join(name)))
+    }
+
+    /// The longest call of a program that was in flight at a time, or began up to 10 seconds later. Calls that wait for locks do not count.
+    fn longest_call(&self, time: Duration) -> Duration {
+        let slow = self.left().flat_map(|left| left["slow"].as_array().expect("a list").clone());
+        let seconds = |value: &Value| Duration::from_secs_f64(value.as_f64().expect("seconds"));
+        let calls = slow.map(|call| (seconds(&call[0]), seconds(&call[1])));
+        let after = calls
+            .filter(|(begin, length)| *begin + *length > time && *begin < time + Duration::from_secs(10));
+        after.map(|(_, length)| length).max().unwrap_or_default()
+    }
+
+    fn operations(&self) -> u64 {
+        self.left().map(|left| left["operations"].as_u64().expect("a number")).sum()
+    }
+}
+
+/// Files that a receipt reports as synced are in a directory, and have the receipt's checksums.
+fn check_receipt(receipt: &Value, directory: &Path) {
+    for file in receipt["files"].as_array().expect("files") {
+        let name = file["path"].as_str().expect("a path");
+        assert!(matches!(file["outcome"].as_str(), Some("synced" | "verified")), "{file}");
+        let content = fs::read(directory.join(name)).expect("a drained file");
+        assert_eq!(file["size"].as_u64(), Some(content.len() as u64), "{file}");
+        let sum = file["checksum"].as_str().expect("a checksum");
+        assert!(sum.starts_with("units:") || sum == blake3::hash(&content).to_hex().as_str(), "{file}");
+    }
+}
+
+fn in_milliseconds(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let [median, longest] = [times[times.len() / 2], times[times.len() - 1]];
+    format!("median {} ms, longest {} ms, of {}", median.as_millis(), longest.as_millis(), times.len())
+}
+
+/// S6b. S7a. S18a. S52a. S52b.
+#[test]
+fn programs_of_other_nodes_meet_no_error_when_an_agent_is_killed() {
+    let first = seed();
+    let kills = if is_soak() { KILLS } else { FEW_KILLS };
+    let mut pauses = Vec::new();
+    for seed in first..first + kills {
+        let mut trial = Trial::new("kill", &[0, 1], seed);
+        let running = trial.start("2", "0 1 3", "");
+        sleep_ms(trial.random.below(500));
+        let time = monotonic();
+        assert!(trial.job.kill_agent(VICTIM));
+        sleep_ms(500 + trial.random.below(500));
+        trial.stop_programs();
+        let messages = trial.end(running);
+        assert_contains(&messages, &["node 2 on localhost has failed", "other nodes serve its data"]);
+        let pause = trial.longest_call(time);
+        println!("{} operations, longest call {} ms", trial.operations(), pause.as_millis());
+        pauses.push(pause);
+    }
+    println!("longest call after a kill: {}", in_milliseconds(pauses));
+}
+
+#[test]
+fn an_agent_that_is_killed_during_the_drain_leaves_it_complete() {
+    let first = seed();
+    for seed in first..first + if is_soak() { DRAIN_KILLS } else { FEW_DRAIN_KILLS } {
+        let mut trial = Trial::new("drain", &[0, 1], seed);
+        // Dirty data must not have been flushed before.
+        let last = format!(
+            r#"tameike exec --all -- sh -c 'head -c 20M /dev/zero > "$TAMEIKE_CACHE/last-$TAMEIKE_NODE"'; touch {}/ending"#,
+            trial.directory.display()
+        );
+        let mut running = trial.start("2", "3", &last);
+        trial.stop_programs();
+        let mut is_ending = || trial.directory.join("ending").exists() || !running.runs();
+        wait_for("the drain", || is_ending().then_some(()));
+        sleep_ms(trial.random.below(80));
+        println!("killed: {}", trial.job.kill_agent(VICTIM));
+        trial.end(running);
+    }
+}
+
+#[test]
+fn one_of_three_replicas_is_enough() {
+    let mut trial = Trial::new("three", &[0, 1], seed());
+    let running = trial.start("3", "0 1 3", "");
+    sleep_ms(trial.random.below(300));
+    let time = monotonic();
+    assert!(trial.job.kill_agent(VICTIM));
+    sleep_ms(500);
+    trial.stop_programs();
+    trial.end(running);
+    println!("longest call after the kill: {} ms", trial.longest_call(time).as_millis());
+}
+
+#[test]
+fn a_stopped_agent_is_excluded_and_readmitted_without_an_error_of_a_program() {
+    let mut trial = Trial::new("stop", &[0, 1], seed());
+    let running = trial.start("2", "0 1 2 3", "");
+    sleep_ms(trial.random.below(300));
+    let agent = trial.job.agent(VICTIM).expect("it runs");
+    let time = monotonic();
+    assert!(signal(agent, "STOP"));
+    sleep_ms(STOPPED_MS);
+    assert!(signal(agent, "CONT"));
+    sleep_ms(2000);
+    trial.stop_programs();
+    let messages = trial.end(running);
+    assert_contains(&messages, &["node 2 on localhost does not answer", "node 2 on localhost answers again"]);
+    let pause = trial.longest_call(time);
+    println!("{} operations, longest call {} ms", trial.operations(), pause.as_millis());
+    assert!(pause < LONGEST_CALL, "{pause:?}");
+}
+
+/// Programs of the excluded node use neither locks nor files that are removed while open, since it may lose these.
+///
+/// S52e. S52f.
+#[test]
+fn programs_of_a_stopped_agent_continue_when_it_is_readmitted() {
+    let mut trial = Trial::new("excluded", &[0, 1, VICTIM], seed());
+    let running = trial.start("2", "0 1 2 3", "");
+    sleep_ms(trial.random.below(300));
+    let agent = trial.job.agent(VICTIM).expect("it runs");
+    assert!(signal(agent, "STOP"));
+    sleep_ms(STOPPED_MS);
+    assert!(signal(agent, "CONT"));
+    sleep_ms(2000);
+    trial.stop_programs();
+    assert_contains(&trial.end(running), &["node 2 on localhost answers again"]);
+}
+
+/// Functions of a script: kills the agent of a node, and waits until others serve its homes.
+pub const FAIL: &str = r#"
+    kill_agent() {
+        kill -KILL $(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$TAMEIKE_JOB_DIR/node-$1/node.json")
+        until tameike status | grep -q "^replicas: .*excluded.* $1"; do sleep 0.02; done
+    }"#;
+
+/// Writes files of several sizes, closed ones and one that is open and synced, and waits.
+const WRITER: &str = r#"
+import hashlib, os, random, sys, time
+directory = sys.argv[1]
+choose = random.Random(7)
+with open(f"{directory}/sums", "w") as sums:
+    for variable in ["TAMEIKE_SHARED", "TAMEIKE_CACHE"]:
+        os.mkdir(f"{os.environ[variable]}/d")
+        for number in range(24):
+            content = choose.randbytes([10, 5000, 300_000, 3 << 20][number % 4])
+            path = f"{os.environ[variable]}/d/{number}"
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            assert os.write(file, content) == len(content)
+            if number < 20:
+                os.close(file)
+            else:
+                os.fsync(file)
+            sums.write(f"{hashlib.sha256(content).hexdigest()}  {path}\n")
+open(f"{directory}/written", "w").close()
+time.sleep(1000)
+"#;
+
+/// S16a. S45c. S52c.
+#[test]
+fn files_of_a_failed_node_are_read_on_others_and_drained() {
+    let (site, job) = new_job("written");
+    let (writer, directory) = (site.python(WRITER), site.plain().display());
+    let script = format!(
+        r#"{FAIL}
+           tameike exec --node {VICTIM} -- {writer} {directory} & until test -e {directory}/written; do sleep 0.02; done
+           kill_agent {VICTIM}
+           sha256sum --check --quiet {directory}/sums
+           tameike exec --node 3 -- sha256sum --check --quiet {directory}/sums"#
+    );
+    let receipt = site.plain().join("receipt");
+    let options = ["--job", &job.name, "--replicas", "2", "--receipt", utf8(&receipt)];
+    let output = site.job(NODES, &options, &script).exits(0);
+    let receipt = json(&receipt);
+    assert_eq!(receipt["complete"], Value::Bool(true), "{}", shown(&output));
+    check_receipt(&receipt, site.shared());
+    assert_eq!(receipt["files"].as_array().map(Vec::len), Some(24), "{receipt}");
+}
+
+/// Reads all files of `sums`, and creates others; prints for each the view, the call, and "ok" or the error.
+const CALLS: &str = r#"
+import errno, hashlib, os, sys
+directory = sys.argv[1]
+
+def tell(view, call, function, *arguments):
+    try:
+        outcome = function(*arguments)
+    except OSError as error:
+        outcome = errno.errorcode[error.errno]
+    print(view, call, outcome)
+
+def read(path, digest):
+    with open(path, "rb") as file:
+        return "ok" if hashlib.sha256(file.read()).hexdigest() == digest else "WRONG"
+
+def create(path):
+    with open(path, "x") as file:
+        file.write("new")
+    with open(path) as file:
+        return "ok" if file.read() == "new" else "WRONG"
+
+for line in open(f"{directory}/sums"):
+    digest, path = line.split()
+    tell("shared" if path.startswith(os.environ["TAMEIKE_SHARED"]) else "cache", "read", read, path, digest)
+for view, variable in [("shared", "TAMEIKE_SHARED"), ("cache", "TAMEIKE_CACHE")]:
+    for number in range(40):
+        tell(view, "create", create, f"{os.environ[variable]}/new-{number}")
+"#;
+
+/// Whether other nodes than these have the root of the job-shared view and its entries.
+fn keep_root(failed: [u32; 2]) -> bool {
+    let node =
+        |id| NodeInfo { id: NodeId(id), host: String::new(), address: String::new(), group: 0, device: true };
+    let job = JobId::new("job").expect("a name");
+    let cluster = Cluster::new(job, (0..NODES).map(node).collect(), 2).expect("a cluster");
+    let map = cluster.map();
+    let mut homes = [cluster.inode_home(InodeId::ROOT), cluster.children_home(InodeId::ROOT)].into_iter();
+    homes.all(|home| {
+        let mut replicas = map.backups(home).iter().copied().chain([map.primary(home)]);
+        replicas.any(|node| !failed.contains(&node.0))
+    })
+}
+
+/// Two nodes fail one after the other. What only they have cannot be used until `recover`, and in the job-shared view is lost.
+///
+/// S20a. S20b. S46a. S52g.
+#[test]
+fn files_without_a_copy_fail_and_others_stay_usable() {
+    let pairs = [[3, 2], [2, 1], [3, 1]];
+    let kept = pairs.into_iter().find(|pair| keep_root(*pair)).expect("a pair");
+    let lost = pairs.into_iter().find(|pair| !keep_root(*pair)).unwrap_or(kept);
+    for failed in [kept, lost] {
+        let calls = calls_after(failed);
+        let count = |call: &str| calls.lines().filter(|line| *line == call).count();
+        println!(
+            "{failed:?}: {} of 24 files read, {} of 40 created",
+            count("shared read ok"),
+            count("shared create ok")
+        );
+        println!(
+            "in the cache view: {} of 24 files read, {} of 40 created",
+            count("cache read ok"),
+            count("cache create ok")
+        );
+        for view in ["shared", "cache"] {
+            for (call, all) in [("read", 24), ("create", 40)] {
+                let [fine, down] =
+                    ["ok", "EHOSTDOWN"].map(|outcome| count(&format!("{view} {call} {outcome}")));
+                assert_eq!(fine + down, all, "{view} {call}: {calls}");
+                assert_eq!(fine > 0, view == "cache" || keep_root(failed), "{view} {call}: {calls}");
+            }
+        }
+        // Each file has a home of its own, and one in six homes has no other copies.
+        assert!(count("cache create EHOSTDOWN") > 0, "{calls}");
+    }
+}
+
+/// Runs a job of which these nodes fail, and recovers its cache view. Returns the outcomes of calls after the failures.
+fn calls_after(failed: [u32; 2]) -> String {
+    let (site, job) = new_job("twice");
+    let directory = site.plain().display().to_string();
+    let program = site.plain().join("writer.py");
+    fs::write(&program, WRITER.replace("time.sleep(1000)", "")).expect("written");
+    let (writer, calls) = (program.display(), site.python(CALLS));
+    let script = format!(
+        r#"{FAIL}
+           python3 {writer} {directory}; kill_agent {}; kill_agent {}
+           tameike exec --node {} -- {calls} {directory} > {directory}/calls"#,
+        failed[0],
+        failed[1],
+        6 - failed[0] - failed[1]
+    );
+    let options = ["--job", &job.name, "--replicas", "2", "--keep-going"];
+    let messages = err(&site.job(NODES, &options, &script).exits(INCOMPLETE));
+    let [first, second] = failed;
+    let parts = [
+        format!("node {first} on localhost has failed (signal: 9 (SIGKILL)): other nodes serve its data"),
+        format!("the agent of node {second} on localhost failed (signal: 9 (SIGKILL))"),
+        format!("problem: node {second}: its agent has failed"),
+        format!("tameike recover --job {}", job.name),
+    ];
+    assert_contains(&messages, &parts.each_ref().map(String::as_str));
+    let recovered = site.tameike(&["recover", "--job", &job.name]).output().expect("it starts");
+    assert_code(&recovered, code_of_recovery(&shown(&recovered)));
+    let sums = fs::read_to_string(site.plain().join("sums")).expect("sums");
+    let of_cache: String = sums.lines().skip(24).flat_map(|line| [line, "\n"]).collect();
+    let view = of_cache.split_whitespace().nth(1).and_then(|path| path.strip_suffix("/d/0")).expect("a path");
+    fs::write(site.plain().join("of-shared"), of_cache.replace(view, utf8(site.shared()))).expect("written");
+    succeed(Command::new("sha256sum").args(["--check", "--quiet"]).arg(site.plain().join("of-shared")));
+    fs::read_to_string(site.plain().join("calls")).expect("calls")
+}
+
+/// Takes locks, or tries to take those of other nodes.
+const LOCKS: &str = r#"
+import fcntl, os, sys, time
+action, node, directory = sys.argv[1:]
+files = [os.open(f"{os.environ['TAMEIKE_SHARED']}/two/{node}-{number}", os.O_RDWR | os.O_CREAT, 0o644) for number in range(8)]
+
+def takes(number):
+    lock = fcntl.flock if number % 2 else fcntl.lockf
+    try:
+        lock(files[number], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+taken = [takes(number) for number in range(8)]
+if action == "hold":
+    assert all(taken)
+    open(f"{directory}/holds-{node}", "w").close()
+    time.sleep(1000)
+assert taken == [action == "free"] * 8, f"node {node}: {taken}"
+"#;
+
+/// S21f. S21g. S52d.
+#[test]
+fn only_locks_of_an_excluded_node_end() {
+    let (site, job) = new_job("held");
+    let (locks, directory) = (site.python(LOCKS), site.plain().display());
+    let script = format!(
+        r#"agent=$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$TAMEIKE_JOB_DIR/node-2/node.json")
+           tameike exec --node 2 -- sh -euc 'mkdir "$TAMEIKE_SHARED/two"'
+           for node in 1 2; do tameike exec --node $node -- {locks} hold $node {directory} & done
+           for node in 1 2; do until test -e {directory}/holds-$node; do sleep 0.02; done; done
+           {locks} held 1 {directory}; {locks} held 2 {directory}
+           kill -STOP $agent; until tameike status | grep -q 'excluded node: 2'; do sleep 0.02; done
+           {locks} held 1 {directory}; {locks} free 2 {directory}
+           kill -CONT $agent; while tameike status | grep -q 'excluded'; do sleep 0.02; done
+           {locks} held 1 {directory}; tameike exec --node 3 -- {locks} held 1 {directory}"#
+    );
+    site.job(NODES, &["--job", &job.name, "--replicas", "2"], &script).exits(0);
+}
