@@ -178,7 +178,7 @@ impl Driver {
         self.notices.push_back(Notice::Message(message));
     }
 
-    /// Tells the user when all homes have all replicas again.
+    /// Reports to the user that all homes have all replicas again, if they do.
     fn report_repaired(&mut self) {
         let replicas = self.record.plan.replicas as usize;
         let is_whole = self

@@ -327,7 +327,7 @@ fn keep_root(failed: [u32; 2]) -> bool {
 
 /// Two nodes fail one after the other. What only they have cannot be used until `recover`, and in the job-shared view is lost.
 ///
-/// S20a. S20b. S46a. S52g.
+/// S20a. S20b. S46a.
 #[test]
 fn files_without_a_copy_fail_and_others_stay_usable() {
     let pairs = [[3, 2], [2, 1], [3, 1]];
@@ -392,6 +392,31 @@ fn calls_after(failed: [u32; 2]) -> String {
     fs::write(site.plain().join("of-shared"), of_cache.replace(view, utf8(site.shared()))).expect("written");
     succeed(Command::new("sha256sum").args(["--check", "--quiet"]).arg(site.plain().join("of-shared")));
     fs::read_to_string(site.plain().join("calls")).expect("calls")
+}
+
+/// What a failed node had is copied to others, so that the next failure loses nothing.
+///
+/// S52a. S52g.
+#[test]
+fn lost_copies_are_replaced_before_the_next_failure() {
+    let (site, job) = new_job("replaced");
+    let directory = site.plain().display().to_string();
+    let program = site.plain().join("writer.py");
+    fs::write(&program, WRITER.replace("time.sleep(1000)", "")).expect("written");
+    let (writer, calls, name) = (program.display(), site.python(CALLS), &job.name);
+    let script = format!(
+        r#"{FAIL}
+           python3 {writer} {directory}; kill_agent 3
+           until tameike status --job {name} | grep -x 'replicas: 2, excluded node: 3'; do sleep 0.2; done
+           kill_agent 2
+           tameike exec --node 1 -- {calls} {directory} > {directory}/calls"#
+    );
+    let options = ["--job", name, "--replicas", "2"];
+    let messages = err(&site.job(NODES, &options, &script).exits(0));
+    assert_contains(&messages, &["all data has 2 copies again"]);
+    let calls = fs::read_to_string(site.plain().join("calls")).expect("calls");
+    assert!(calls.lines().all(|line| line.ends_with(" ok")), "{calls}");
+    assert_eq!(calls.lines().count(), 2 * (24 + 40), "{calls}");
 }
 
 /// Takes locks, or tries to take those of other nodes.

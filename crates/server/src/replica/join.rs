@@ -39,7 +39,7 @@ pub struct JoinsParts {
     pub copies: Arc<Copies>,
     /// Log and table.
     pub ledger: Arc<Ledger>,
-    /// Units.
+    /// Units of this node.
     pub extents: Arc<ExtentStore>,
     /// Whether programs wait for this node.
     pub activity: Arc<Activity>,

@@ -395,7 +395,7 @@ impl Bed {
             runtime: runtime.clone(),
             cluster: self.cluster.clone(),
             extents: extents.clone(),
-            copies,
+            copies: Arc::new(copies),
             shared: self.trees[id.0 as usize].clone(),
             lease: MapLease::unlimited(runtime.clock.clone()),
             rpc: self.rpc(id),
