@@ -2,6 +2,7 @@ use super::*;
 use tameike_core::{MapEpoch, NodeInfo};
 
 mod random;
+mod repair;
 
 fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
