@@ -281,6 +281,24 @@ fn files_of_a_failed_node_are_read_on_others_and_drained() {
     assert_eq!(receipt["files"].as_array().map(Vec::len), Some(24), "{receipt}");
 }
 
+/// S45a. S52c.
+#[test]
+fn files_that_programs_of_a_failed_node_had_open_for_writing_are_interrupted() {
+    let (site, job) = new_job("open");
+    let writer = site.python(&WRITER.replace("os.fsync(file)", "pass"));
+    let directory = site.plain().display();
+    let script = format!(
+        r#"{FAIL}
+           tameike exec --node {VICTIM} -- {writer} {directory} & until test -e {directory}/written; do sleep 0.02; done
+           kill_agent {VICTIM}"#
+    );
+    let options = ["--job", &job.name, "--replicas", "2"];
+    let messages = err(&site.job(NODES, &options, &script).exits(INCOMPLETE));
+    assert_contains(&messages, &["drain INCOMPLETE: 4 of 24 files interrupted while written"]);
+    let advice = site.tameike(&["recover", "--job", &job.name]).exits(0);
+    assert_contains(&err(&advice), &["has no leftovers"]);
+}
+
 /// Reads all files of `sums`, and creates others; prints for each the view, the call, and "ok" or the error.
 const CALLS: &str = r#"
 import errno, hashlib, os, sys

@@ -1,7 +1,7 @@
 //! Background flush: runs while files are dirty and no program waits for this node.
 
 use super::dirty_queue::Next;
-use super::flush::{Flusher, Urgency};
+use super::flush::{Extra, Flusher, Urgency};
 use futures_util::future::select;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) fn start(flusher: &Arc<Flusher>) {
 async fn flush_some(flusher: &Flusher, inodes: Vec<InodeId>) {
     let flush = |inode| async move {
         if flusher.activity.is_quiet() {
-            let outcome = flusher.flush(inode, &[], Urgency::Yields).await;
+            let outcome = flusher.flush(inode, Extra::None, Urgency::Yields).await;
             flusher.base.queue.postpone(inode, outcome);
         }
     };

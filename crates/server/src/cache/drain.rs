@@ -2,7 +2,7 @@
 
 use super::account::Accountant;
 use super::base::Base;
-use super::flush::{Flusher, Urgency};
+use super::flush::{Extra, Flusher, Urgency};
 use super::locate::STALE_NAME_PAUSE;
 use super::record::Record;
 use futures_util::{StreamExt, stream};
@@ -88,7 +88,7 @@ impl Drain {
         let (mut again, until) = (0, self.base.locator.stale_until());
         let is_late = || self.base.runtime.clock.monotonic() >= until;
         loop {
-            match self.flusher.flush(inode, nodes, Urgency::Urgent).await {
+            match self.flusher.flush(inode, Extra::Nodes(nodes), Urgency::Urgent).await {
                 Ok(false) if again < FLUSHES_AGAIN_MAX => again += 1,
                 Err(fault) if fault.kind() == FaultKind::Missing && !is_late() => {
                     self.base.runtime.sleep(STALE_NAME_PAUSE).await;

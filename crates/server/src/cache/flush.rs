@@ -24,6 +24,17 @@ pub(super) enum Urgency {
     Urgent,
 }
 
+/// Nodes that a flush asks besides the homes of committed bytes, since they may hold bytes that were never committed.
+#[derive(Clone, Copy)]
+pub(super) enum Extra<'a> {
+    /// None.
+    None,
+    /// All nodes that may hold such bytes of the file.
+    Written,
+    /// Those of these nodes that still serve homes.
+    Nodes(&'a [NodeId]),
+}
+
 /// The flush of one file.
 struct Order<'a> {
     inode: InodeId,
@@ -87,16 +98,16 @@ impl Flusher {
     /// Flushes a file, whatever its homes hold, because a node is full or a name is about to be removed. Fails with `ESTALE` if the file
     /// was removed.
     pub(super) async fn write_back(&self, inode: InodeId) -> Result<()> {
-        let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
-        let homes = self.base.homes.written(inode, &file.state().record);
-        self.flush(inode, &homes, Urgency::Urgent).await?;
+        if self.base.files.get(inode)?.is_none() {
+            return Ok(());
+        }
+        self.flush(inode, Extra::Written, Urgency::Urgent).await?;
         let is_removed = self.base.files.get(inode)?.is_some_and(|file| file.state().record.removed);
         if is_removed { Err(Errno::ESTALE.into()) } else { Ok(()) }
     }
 
-    /// Flushes a file, and returns whether it is clean now. Besides the homes of committed bytes it asks the `extra` nodes, which may hold
-    /// bytes that were never committed. After an error, the bytes that the shared file system lacks stay dirty.
-    pub(super) async fn flush(&self, inode: InodeId, extra: &[NodeId], urgency: Urgency) -> Result<bool> {
+    /// Flushes a file, and returns whether it is clean now. After an error, the bytes that the shared file system lacks stay dirty.
+    pub(super) async fn flush(&self, inode: InodeId, extra: Extra<'_>, urgency: Urgency) -> Result<bool> {
         if !self.base.homes.coordinates(inode) {
             self.base.queue.remove(inode);
             return Ok(true);
@@ -109,7 +120,8 @@ impl Flusher {
         }
         let flushed = async {
             self.resizer.finish(&file).await?;
-            if !extra.is_empty() && !self.note_uncommitted(&file, extra).await? {
+            let nodes = self.nodes_of(extra, inode, &file.state().record);
+            if !nodes.is_empty() && !self.note_uncommitted(&file, &nodes).await? {
                 return Ok(true);
             }
             self.base.homes.chosen_again(|_| self.flush_locked(&file, extra, urgency)).await
@@ -123,6 +135,19 @@ impl Flusher {
             })?;
         }
         flushed
+    }
+
+    /// The extra nodes of a flush under the current home map.
+    fn nodes_of(&self, extra: Extra<'_>, inode: InodeId, record: &Record) -> Vec<NodeId> {
+        let homes = &self.base.homes;
+        match extra {
+            Extra::None => Vec::new(),
+            Extra::Written => homes.written(inode, record),
+            Extra::Nodes(nodes) => {
+                let serving = homes.nodes();
+                nodes.iter().filter(|node| serving.contains(node)).copied().collect()
+            }
+        }
     }
 
     /// Marks a clean file dirty if these nodes hold bytes of it that their writers have not committed: if they cannot be flushed, the file
@@ -150,7 +175,7 @@ impl Flusher {
         Ok(false)
     }
 
-    async fn flush_locked(&self, file: &Arc<File>, extra: &[NodeId], urgency: Urgency) -> Result<bool> {
+    async fn flush_locked(&self, file: &Arc<File>, extra: Extra<'_>, urgency: Urgency) -> Result<bool> {
         let Base { runtime, journal, files, homes, locator, queue, .. } = &self.base;
         let (_flushing, record, changes) = Flushing::begin(file);
         let inode = file.inode;
@@ -164,6 +189,7 @@ impl Flusher {
         journal.sync(false).await?;
         let epoch = homes.epoch();
         let mut nodes = homes.committed(inode, &record);
+        let extra = self.nodes_of(extra, inode, &record);
         nodes.extend(extra.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
         let ending = FlushEnd { mtime: record.dirty.then_some(record.mtime) };
         let by_home = nodes.len() == 1 && !record.distrusts_page_cache();

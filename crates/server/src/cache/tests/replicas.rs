@@ -183,6 +183,28 @@ fn nothing_is_acknowledged_before_the_backup_has_it() {
     assert_eq!(bed.run(client.read(b"a")).expect("a read")[..101], [&[3; 100][..], &[1]].concat());
 }
 
+/// A regression: a write back, as before a removal, asked the nodes of the map under which it had begun, and failed with `EHOSTDOWN`.
+#[test]
+fn a_write_back_asks_the_nodes_of_the_current_map() {
+    let bed = Bed::with_replicas(95, 3, CAPACITY, 2);
+    let content = vec![1; 5 * UNIT_SIZE];
+    bed.run(bed.client(0).create(b"a", &content)).expect("a write");
+    let (map, home) = (bed.cluster.map(), bed.cluster.inode_home(bed.inode(b"a")));
+    let (client, backup) = (bed.client(map.primary(home).0), map.backups(home)[0]);
+    // The coordinator waits for its backup before it asks the homes of units.
+    bed.refuse_copies(backup, true);
+    let written = bed.run(async {
+        let change = async {
+            bed.machine.runtime().sleep(Duration::from_secs(5)).await;
+            bed.stop(backup);
+            assert!(bed.cluster.replace_map(bed.cluster.map().excluding(backup)));
+        };
+        futures_util::future::join(client.write_back(b"a"), change).await.0
+    });
+    written.expect("a write back");
+    assert!(bed.shared_content("a") == content);
+}
+
 #[test]
 fn units_of_shared_files_have_copies() {
     let bed = Bed::with_replicas(94, 3, CAPACITY, 2);
