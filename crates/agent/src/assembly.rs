@@ -132,8 +132,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let holders = Arc::new(table());
     // Before the first record of a home.
     let (replicas, copies) = replicas(parts, store)?;
-    let replica_parts = replica_parts(parts);
-    let backups = BackupService::new(replica_parts, store.ledger.clone(), store.extents.clone());
+    let backups = BackupService::new(replica_parts(parts), store.ledger.clone(), store.extents.clone());
     let backups = Arc::new(backups);
     let meta = MetaServices::open(MetaParts {
         runtime: runtime.clone(),
