@@ -142,8 +142,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
             activity: activity.clone(),
         })
     });
-    let replica_parts = replica_parts(parts);
-    let backups = BackupService::new(replica_parts, store.ledger.clone(), store.extents.clone());
+    let backups = BackupService::new(replica_parts(parts), store.ledger.clone(), store.extents.clone());
     let backups = Arc::new(backups);
     let meta = MetaServices::open(MetaParts {
         runtime: runtime.clone(),

@@ -67,10 +67,10 @@ impl Trial {
         let begun = |view, node| self.directory.join(format!("begun-{view}-{node}")).exists();
         let all_begun = || self.writers.iter().all(|node| begun("shared", node) && begun("cache", node));
         wait_for("the programs", || (all_begun() || !running.runs()).then_some(()));
-        if !running.runs() {
-            panic!("{}", shown(&running.output()));
+        if running.runs() {
+            return running;
         }
-        running
+        unreachable!("the job has ended: {}", shown(&running.output()))
     }
 
     fn stop_programs(&self) {

@@ -27,7 +27,7 @@ pub(super) enum Urgency {
 /// Nodes that a flush asks besides the homes of committed bytes, since they may hold bytes that were never committed.
 #[derive(Clone, Copy)]
 pub(super) enum Extra<'a> {
-    /// None.
+    /// No other nodes.
     None,
     /// All nodes that may hold such bytes of the file.
     Written,

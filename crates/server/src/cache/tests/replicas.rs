@@ -8,7 +8,7 @@ use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{SpaceChange, UnitRequest};
-use tameike_core::{Generation, HomeId, InodeId, Layout, NodeId, Slot, UnitId};
+use tameike_core::{Generation, HomeId, HomeMap, InodeId, Layout, NodeId, Slot, UnitId};
 use tameike_io::Payload;
 use tameike_store::ledger::{LastRecord, last_record};
 use tameike_store::table::prefix;
@@ -174,7 +174,9 @@ fn nothing_is_acknowledged_before_the_backup_has_it() {
         let write = client.write(b"a", 0, &[3; 100]);
         let change = async {
             bed.machine.runtime().sleep(Duration::from_secs(5)).await;
-            assert!(bed.cluster.replace_map(bed.cluster.map().excluding(backup)));
+            let map = bed.cluster.map();
+            let without = |map: HomeMap, home| map.without_backup(home, backup);
+            assert!(bed.cluster.replace_map(map.homes().fold(HomeMap::clone(&map), without)));
         };
         futures_util::future::join(write, change).await.0
     });
