@@ -91,7 +91,7 @@ impl Reclaimer {
         let mut by_primary = BTreeMap::<_, Vec<_>>::new();
         for (home, known) in map.homes().zip(&state.reclaimed) {
             let primary = map.primary(home);
-            // Nobody takes over the homes that only an excluded node has: it knows still.
+            // No node takes over the homes that only an excluded node has: it knows still.
             if primary != *known {
                 by_primary.entry(primary).or_default().push(home);
             }

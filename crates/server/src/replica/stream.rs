@@ -33,8 +33,8 @@ struct Stream {
     records: VecDeque<Arc<[u8]>>,
     /// Numbers of the last records that backups have confirmed. A backup without a number has all that are not in `records`.
     confirmed: BTreeMap<NodeId, u64>,
-    /// Backups whose copy has other records. They get no more.
-    differing: BTreeSet<NodeId>,
+    /// Backups whose copy is of no use: it has other records, or the backup cannot store changes. They get no more.
+    failed: BTreeSet<NodeId>,
 }
 
 impl Stream {
@@ -56,7 +56,7 @@ impl Stream {
     /// Drops the records that all backups have.
     fn trim(&mut self, backups: &[NodeId]) {
         self.confirmed.retain(|backup, _| backups.contains(backup));
-        self.differing.retain(|backup| backups.contains(backup));
+        self.failed.retain(|backup| backups.contains(backup));
         let have = backups.iter().map(|&backup| self.confirmed(backup)).min().unwrap_or(self.last.number);
         let drop = have.saturating_sub(self.base());
         self.records.drain(..drop as usize);
@@ -117,7 +117,7 @@ impl Streams {
                 sent.filter(|(of, _)| *of == home && batch.parts.is_empty()).map_or(0, |(_, sent)| sent);
             let is_copied = !stream.records.is_empty()
                 && map.backups(home).contains(&backup)
-                && !stream.differing.contains(&backup);
+                && !stream.failed.contains(&backup);
             if is_copied && !batch.add(home, stream, stream.confirmed(backup), sent) {
                 break;
             }
@@ -203,7 +203,7 @@ impl Replicas {
         let mut streams = self.streams.lock();
         for home in homes {
             if let Some(stream) = streams.homes.get_mut(home)
-                && stream.differing.insert(backup)
+                && stream.failed.insert(backup)
             {
                 log::warn!("the copy of {home} on {backup} differs: changes wait for a home map without it");
             }
@@ -216,18 +216,18 @@ impl Replicas {
         let mut streams = self.streams.lock();
         let mut is_new = false;
         for home in backups.get(&backup).into_iter().flatten() {
-            is_new |= streams.homes.get_mut(home).is_some_and(|stream| stream.differing.insert(backup));
+            is_new |= streams.homes.get_mut(home).is_some_and(|stream| stream.failed.insert(backup));
         }
         if is_new {
             log::error!("{backup} cannot store changes, which wait for a home map without it: {fault}");
         }
     }
 
-    /// The homes that this node serves, each with a backup whose copy has other records.
-    pub fn differing(&self) -> Vec<(HomeId, NodeId)> {
+    /// The homes that this node serves, each with a backup whose copy is of no use.
+    pub fn failed_copies(&self) -> Vec<(HomeId, NodeId)> {
         let streams = self.streams.lock();
         let of_home = |(&home, stream): (&HomeId, &Stream)| {
-            stream.differing.iter().map(|&backup| (home, backup)).collect::<Vec<_>>()
+            stream.failed.iter().map(|&backup| (home, backup)).collect::<Vec<_>>()
         };
         streams.homes.iter().flat_map(of_home).collect()
     }

@@ -35,7 +35,7 @@ pub(crate) use holders::Flip;
 pub use holders::{Counts, Tally};
 use machine::Machine;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly;
@@ -84,6 +84,10 @@ struct State {
     waits: u64,
     /// The authority of the home map sends leases.
     has_leases: bool,
+    /// It decides before its next interval.
+    decides: bool,
+    /// The nodes that it has excluded, and that no one has asked for yet.
+    excluded: BTreeSet<usize>,
 }
 
 /// The cluster.
@@ -147,7 +151,14 @@ impl World {
             tree,
             authority: (config.replicas > 1).then(|| Mutex::new(authority::new(&cluster))),
             cluster: Arc::new(cluster),
-            state: Mutex::new(State { sites, incarnations: 0, waits: 0, has_leases: false }),
+            state: Mutex::new(State {
+                sites,
+                incarnations: 0,
+                waits: 0,
+                has_leases: false,
+                decides: false,
+                excluded: BTreeSet::new(),
+            }),
             simulation,
             countdown,
             tally,
@@ -193,7 +204,7 @@ impl World {
                 let running = state.sites[node].running.as_ref().ok_or(Errno::EHOSTDOWN)?;
                 (running.node.clone(), running.machine.runtime(), running.rpc.clone())
             };
-            assembly::greet(&rpc, &self.cluster).await?;
+            assembly::greet(&runtime, &rpc, &self.cluster).await?;
             assembly::begin(&node, &runtime, mode, &rpc)?;
         }
         self.send_leases();
