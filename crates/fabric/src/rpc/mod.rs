@@ -34,10 +34,11 @@ use crate::times::PeerTimes;
 use calls::{Call, Calls};
 use event_listener::Event;
 use failover::Patience;
-use futures_util::future::ready;
+use futures_util::future::{Either, ready, select};
 use numbers::{Numbered, Numbers};
 use serving::Serving;
 use sessions::{Begin, Sessions};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_core::wire::admin::AdminRequest;
@@ -406,10 +407,18 @@ impl Inner {
         }
         if self.is_moved(to, scope) {
             self.end_moved(to, id);
-        } else if let Err(fault) = self.transmit(to, ticket.id).await {
-            self.finish(to, id, Err(fault));
+            return promise.await;
         }
-        promise.await
+        // The call may end while its message waits for a connection.
+        match select(pin!(self.transmit(to, ticket.id)), promise).await {
+            Either::Left((sent, promise)) => {
+                if let Err(fault) = sent {
+                    self.finish(to, id, Err(fault));
+                }
+                promise.await
+            }
+            Either::Right((outcome, _)) => outcome,
+        }
     }
 
     /// Sends a pending call. Errors are final, except that of a broken connection, which leads to a resend.

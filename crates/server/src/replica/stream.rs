@@ -303,6 +303,10 @@ impl Replicas {
             match self.ask(&map, backup, ReplicaRequest::Sync, None).await {
                 Ok(_) => return Ok(()),
                 Err(fault) if may_be_repeated(&fault) => self.wait_for_backup(&map, backup, &fault).await,
+                Err(fault) if fault.errno == Errno::EIO => {
+                    self.note_failed(backup, &fault);
+                    self.wait_for_backup(&map, backup, &fault).await;
+                }
                 Err(fault) => return Err(fault.context(format_args!("sync of the replicas on {backup}"))),
             }
         }
