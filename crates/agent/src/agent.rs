@@ -26,7 +26,7 @@ use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeInfo, Result, View};
 use tameike_fabric::ofi::OfiConfig;
 use tameike_fabric::rpc::RpcNode;
-use tameike_fabric::socket::{PEER_LIMIT_DEFAULT, SocketConfig, SocketFabric};
+use tameike_fabric::socket::{SocketConfig, SocketFabric};
 use tameike_fabric::{MapLease, Rpc};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::process;
@@ -185,7 +185,7 @@ impl AgentControl for Agent {
             secret: start.secret.0,
             listen: start.listen.clone(),
             inline_max: UNIT_SIZE,
-            peer_limit: PEER_LIMIT_DEFAULT,
+            peer_limit: tameike_fabric::peer_limit(has_replicas),
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
             slab: (start.fabric == FabricChoice::Auto).then(|| memory.slab.clone()),
@@ -256,7 +256,7 @@ impl AgentControl for Agent {
         };
         let node = pollster::block_on(assembly::assemble(parts))?;
         self.rpc.attach(node.clone(), cluster.clone());
-        pollster::block_on(assembly::greet(&self.rpc(), &cluster))?;
+        pollster::block_on(assembly::greet(self.system.runtime(), &self.rpc(), &cluster))?;
         assembly::begin(&node, runtime, self.start.mode, &self.rpc())?;
         let views = node.views().clone();
         if self.node.set(node).is_err() || self.cluster.set(cluster).is_err() {

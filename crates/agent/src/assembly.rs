@@ -41,6 +41,10 @@ const FLUSH_PARALLEL: usize = 16;
 /// The same if one sync covers all files that wait for it.
 const FLUSH_TOGETHER: usize = 64;
 
+/// Time for which a start with replicas waits for a peer, whatever the time limit for silent peers: hosts are busy then. And its pause.
+const GREET_TIME_MAX: Duration = Duration::from_secs(10);
+const GREET_PAUSE: Duration = Duration::from_millis(200);
+
 /// Threads for blocking calls, in addition to those of flushes.
 const BLOCKING_THREADS_MAX: usize = 8;
 
@@ -255,17 +259,28 @@ fn replicas(parts: &Parts<'_>, store: &StoreParts) -> Result<(Option<Arc<Replica
 
 /// Verifies that the neighbours of this node, which watch it for failures, are reachable and know the secret. The
 /// error names the first one that is not.
-pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
+pub async fn greet(runtime: &Runtime, rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
+    let deadline = runtime.clock.monotonic() + GREET_TIME_MAX;
     let (node, neighbours) = (rpc.local(), cluster.neighbours(rpc.local()));
     let greeted = |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id);
     let greet = cluster.nodes().iter().filter(greeted).map(|info| {
-        let call = rpc.call(info.id.into(), Request::Admin(AdminRequest::Status), None, None);
         async move {
-            match call.await {
-                // The peer has not joined yet, but its handshake has proven the secret.
-                Err(fault) if fault.errno == Errno::EAGAIN => Ok(()),
-                Err(fault) => Err(fault.context(format_args!("reaching {} on {}", info.id, info.host))),
-                Ok(_) => Ok(()),
+            loop {
+                let call = rpc.call(info.id.into(), Request::Admin(AdminRequest::Status), None, None);
+                return match call.await {
+                    // The peer has not joined yet, but its handshake has proven the secret.
+                    Err(fault) if fault.errno == Errno::EAGAIN => Ok(()),
+                    Err(fault)
+                        if cluster.is_replicated()
+                            && [Errno::EHOSTDOWN, Errno::ETIMEDOUT].contains(&fault.errno)
+                            && runtime.clock.monotonic() < deadline =>
+                    {
+                        runtime.sleep(GREET_PAUSE).await;
+                        continue;
+                    }
+                    Err(fault) => Err(fault.context(format_args!("reaching {} on {}", info.id, info.host))),
+                    Ok(_) => Ok(()),
+                };
             }
         }
     });

@@ -2,13 +2,16 @@
 //!
 //! It is a state machine without clock and without I/O. Its owner sends [`Authority::message`] to each node in intervals of
 //! [`MAP_LEASE_INTERVAL`] and after each change of the map, and calls [`Authority::tick`] as often. A node that loses homes has no lease at
-//! that time: it has failed, or its lease has ended by the clock of the authority, which counts it longer than the node.
+//! that time: it has failed, it has answered that it has given its lease up, or the lease has ended by the clock of the authority, which counts
+//! it longer than the node.
+//!
+//! Some decisions are due before the next interval: see [`Authority::decision_due`] and [`Authority::is_round_due`].
 
 mod member;
 mod repair;
 
 use crate::control::{LeaseAnswer, LeaseMessage};
-use member::{Contact, Member};
+use member::{Contact, Member, Right};
 use repair::Repair;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,8 +24,9 @@ const TICK_GAP_MAX: Duration = Duration::from_millis(750);
 const SUSPECT_TIME: Duration = Duration::from_millis(750);
 
 const _: () = assert!(TICK_GAP_MAX.as_millis() > MAP_LEASE_INTERVAL.as_millis());
-// A node that reports a failed peer may be condemned until the peer is suspect. Its lease lasts longer.
-const _: () = assert!(SUSPECT_TIME.as_millis() < MAP_LEASE.as_millis() - MAP_LEASE_INTERVAL.as_millis());
+
+/// Time between ticks, at least: answers that many nodes send at the same time lead to one decision.
+const DECISION_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a node is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub enum Cause {
     Silent,
     /// It and other nodes cannot reach each other.
     Unreachable,
+    /// Its store accepts no more changes.
+    StoreFailed,
 }
 
 /// A change of the home map.
@@ -42,8 +48,7 @@ pub enum MapChange {
     Excluded(NodeId, Cause),
     /// The node answers again. It gets no homes back.
     Readmitted(NodeId),
-    /// The node is no backup of the home any more, because its copy has other records than the primary. Or the home is not copied to it any
-    /// more.
+    /// The node is no backup of the home any more, because its copy is of no use. Or the home is not copied to it any more.
     Dropped(HomeId, NodeId),
     /// The home lacks a replica, and is being copied to the node.
     Copying(HomeId, NodeId),
@@ -55,9 +60,16 @@ pub enum MapChange {
 pub struct Authority {
     map: HomeMap,
     members: BTreeMap<NodeId, Member>,
-    /// Nodes that get no leases, so that they can be excluded: they and others do not reach each other.
+    /// Nodes whose leases are revoked, so that they can be excluded: their stores have failed, or they and others do not reach each other.
     condemned: BTreeSet<NodeId>,
+    /// Pairs of nodes of which one has reported the other as unreachable, each with the last messages to both at that time.
+    cuts: BTreeMap<(NodeId, NodeId), [u64; 2]>,
     last_tick: Duration,
+    /// Nodes of these pairs.
+    cut: BTreeSet<NodeId>,
+    /// Answers since the last tick may change the map.
+    has_news: bool,
+    is_round_due: bool,
     repair: Repair,
 }
 
@@ -69,8 +81,8 @@ impl Authority {
             (node, Member::new(excluded_in))
         };
         let members = nodes.into_iter().map(member).collect();
-        let (condemned, repair) = Default::default();
-        Self { map, members, condemned, last_tick: now, repair }
+        let (condemned, cuts, cut, has_news, is_round_due, repair) = Default::default();
+        Self { map, members, condemned, cuts, cut, last_tick: now, has_news, is_round_due, repair }
     }
 
     /// The current map.
@@ -81,17 +93,28 @@ impl Authority {
     /// The next message to a node, which is sent now. `None` if the node owes answers to several messages, so that messages to a stopped
     /// agent do not fill its pipe, or if it has ended.
     pub fn message(&mut self, node: NodeId, now: Duration) -> Option<LeaseMessage> {
-        let may_hold = self.may_hold(node);
-        self.members.get_mut(&node)?.message(&self.map, may_hold, now)
+        let right = self.right(node);
+        self.members.get_mut(&node)?.message(&self.map, right, now)
     }
 
     /// Takes the answer of a node, which has arrived now. Returns true if the next message to the node is urgent: it brings its first lease,
     /// or a map that the node does not have.
     pub fn answered(&mut self, node: NodeId, answer: LeaseAnswer, now: Duration) -> bool {
-        let may_hold = self.may_hold(node);
+        let right = self.right(node);
         let Some(member) = self.members.get_mut(&node) else { return false };
-        member.answered(answer, now);
-        member.is_urgent(self.map.epoch, may_hold, now)
+        // It may be the answer that a decision about a cut waits for.
+        self.has_news |= member.answered(answer, now) || self.cut.contains(&node);
+        member.is_urgent(self.map.epoch, right, now)
+    }
+
+    /// The time at which the next tick is due because of answers since the last one; `None` if they change nothing.
+    pub fn decision_due(&self) -> Option<Duration> {
+        self.has_news.then_some(self.last_tick + DECISION_PAUSE)
+    }
+
+    /// Whether the last tick was one after which messages to all nodes are due at once.
+    pub fn is_round_due(&self) -> bool {
+        self.is_round_due
     }
 
     /// Notes that the process of the node's agent has certainly ended, and all its connections with it. Its lease is over.
@@ -118,25 +141,35 @@ impl Authority {
         }
         self.last_tick = now;
         let mut changes = Vec::new();
-        self.drop_differing(now, &mut changes);
+        self.drop_failed_copies(now, &mut changes);
         self.exclude(Cause::Failed, now, &mut changes);
         self.exclude(Cause::Silent, now, &mut changes);
-        self.condemned = self.condemn(now);
+        let has_new_cut = self.note_cuts(now);
+        let condemned = self.condemn(now);
+        let is_new = !condemned.is_subset(&self.condemned);
+        self.condemned = condemned;
+        self.exclude(Cause::StoreFailed, now, &mut changes);
         self.exclude(Cause::Unreachable, now, &mut changes);
         self.readmit(now, &mut changes);
         self.repair(now, &mut changes);
+        self.has_news = false;
+        self.is_round_due = has_new_cut || is_new || !changes.is_empty();
         changes
     }
 
-    /// Whether messages to a node may grant it a lease.
-    fn may_hold(&self, node: NodeId) -> bool {
-        !self.map.excludes(node) && !self.condemned.contains(&node)
+    /// What messages to a node do to its lease.
+    fn right(&self, node: NodeId) -> Right {
+        match self.map.excludes(node) {
+            true => Right::Lost,
+            false if self.condemned.contains(&node) => Right::Revoked,
+            false => Right::Held,
+        }
     }
 
-    /// Drops backups that have other records than their primary, as the node that is the primary now has reported.
-    fn drop_differing(&mut self, now: Duration, changes: &mut Vec<MapChange>) {
+    /// Drops backups with useless copies, as the node that is the primary now has reported.
+    fn drop_failed_copies(&mut self, now: Duration, changes: &mut Vec<MapChange>) {
         for (&node, member) in &mut self.members {
-            for (home, backup) in std::mem::take(&mut member.differing) {
+            for (home, backup) in std::mem::take(&mut member.failed_copies) {
                 let serves = u64::from(home.0) < self.map.count() && self.map.primary(home) == node;
                 let is_copy = u64::from(home.0) < self.map.count() && self.map.is_on(home, backup);
                 if serves && is_copy && backup != node {
@@ -157,6 +190,7 @@ impl Authority {
                 Cause::Failed => member.contact != Contact::Open,
                 Cause::Silent => member.is_silent(MAP_LEASE, now),
                 Cause::Unreachable => self.condemned.contains(&node),
+                Cause::StoreFailed => self.condemned.contains(&node) && member.store_failed,
             };
             if left > 1 && applies && !self.map.excludes(node) && !member.has_lease(now) {
                 self.map = self.map.excluding(node);
@@ -168,36 +202,79 @@ impl Authority {
         }
     }
 
-    /// Chooses nodes without which all others reach each other: again and again the one that most others do not reach, of several the one
-    /// with the highest number. A node that owes an answer for long does not count: either it answers, or it is excluded soon, and not its peer.
-    fn condemn(&self, now: Duration) -> BTreeSet<NodeId> {
-        let counts = |(node, member): &(&NodeId, &Member)| {
-            !self.map.excludes(**node) && member.is_up() && !member.is_silent(SUSPECT_TIME, now)
+    /// The nodes that count when the authority chooses those to condemn. A node that owes an answer for long does not: either it answers, or it
+    /// is excluded soon, and not its peer.
+    fn counting(&self, now: Duration) -> impl Iterator<Item = (NodeId, &Member)> {
+        let counts = move |(node, member): &(NodeId, &Member)| {
+            !self.map.excludes(*node) && member.is_up() && !member.is_silent(SUSPECT_TIME, now)
         };
-        let mut peers: BTreeMap<NodeId, BTreeSet<NodeId>> =
-            self.members.iter().filter(counts).map(|(node, _)| (*node, BTreeSet::new())).collect();
-        for (&node, member) in &self.members {
-            for &other in &member.unreachable {
-                if node != other && peers.contains_key(&node) && peers.contains_key(&other) {
-                    peers.entry(node).or_default().insert(other);
-                    peers.entry(other).or_default().insert(node);
+        self.members.iter().map(|(node, member)| (*node, member)).filter(counts)
+    }
+
+    /// Notes which nodes do not reach each other. Returns true if there is a pair more.
+    fn note_cuts(&mut self, now: Duration) -> bool {
+        let counting: BTreeMap<_, _> = self.counting(now).collect();
+        let mut cuts = BTreeMap::new();
+        for (&node, member) in &counting {
+            for &other in member.unreachable.iter().filter(|other| **other != node) {
+                if let Some(peer) = counting.get(&other) {
+                    let (asked, peer_asked) = (member.asked(), peer.asked());
+                    let (pair, asked) = match node < other {
+                        true => ((node, other), [asked, peer_asked]),
+                        false => ((other, node), [peer_asked, asked]),
+                    };
+                    cuts.insert(pair, self.cuts.get(&pair).copied().unwrap_or(asked));
                 }
             }
         }
-        let mut condemned = BTreeSet::new();
+        let is_new = cuts.keys().any(|pair| !self.cuts.contains_key(pair));
+        self.cut = cuts.keys().flat_map(|(one, other)| [*one, *other]).collect();
+        self.cuts = cuts;
+        is_new
+    }
+
+    /// Chooses the nodes to condemn, but never all that count: those whose stores have failed, and those without which all others reach each
+    /// other.
+    fn condemn(&self, now: Duration) -> BTreeSet<NodeId> {
+        let mut left: BTreeMap<_, _> = self.counting(now).collect();
+        let failed: Vec<_> = left.iter().filter(|(_, member)| member.store_failed).collect();
+        let mut condemned: BTreeSet<_> = failed.into_iter().map(|(node, _)| *node).collect();
+        if condemned.len() == left.len() {
+            condemned.pop_first();
+        }
+        left.retain(|node, _| !condemned.contains(node));
+        condemned.extend(self.cut_off(&left));
+        condemned
+    }
+
+    /// Chooses nodes without which all of `left` reach each other: again and again the one that most others do not reach, of several the one
+    /// with the highest number. Both nodes of a pair must have answered since one of them has reported the other: a node that has just failed
+    /// does not, and its peers stay.
+    fn cut_off(&self, left: &BTreeMap<NodeId, &Member>) -> Vec<NodeId> {
+        let mut peers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+        for (&(one, other), asked) in &self.cuts {
+            let answers =
+                |node, asked| left.get(&node).is_some_and(|member| member.has_answered_after(asked));
+            if answers(one, asked[0]) && answers(other, asked[1]) {
+                peers.entry(one).or_default().insert(other);
+                peers.entry(other).or_default().insert(one);
+            }
+        }
+        let mut chosen = Vec::new();
         while let Some((&node, broken)) = peers.iter().max_by_key(|(node, broken)| (broken.len(), **node))
             && !broken.is_empty()
         {
-            condemned.insert(node);
+            chosen.push(node);
             peers.remove(&node);
             for broken in peers.values_mut() {
                 broken.remove(&node);
             }
         }
-        condemned
+        chosen
     }
 
-    /// Readmits nodes that have the map in which they were excluded, so that they serve no home of another node, and reach all others.
+    /// Readmits nodes that have the map in which they were excluded, so that they serve no home of another node, reach all others, and have
+    /// stores that accept changes.
     fn readmit(&mut self, now: Duration, changes: &mut Vec<MapChange>) {
         let excluded = self.map.excluded().to_vec();
         for node in excluded {
@@ -207,7 +284,8 @@ impl Authority {
                     || !peer.is_up()
                     || !(peer.unreachable.contains(&node) || member.unreachable.contains(other))
             };
-            let has_returned = member.has_returned() && !member.is_silent(SUSPECT_TIME, now);
+            let has_returned =
+                member.has_returned() && !member.is_silent(SUSPECT_TIME, now) && !member.store_failed;
             if has_returned && self.members.iter().all(reaches) {
                 self.map = self.map.readmitting(node);
                 changes.push(MapChange::Readmitted(node));

@@ -151,7 +151,7 @@ impl Node {
 
     /// Takes a message of the authority of the home map.
     pub fn renew_lease(&self, message: LeaseMessage) -> LeaseAnswer {
-        let LeaseMessage { number, acknowledged, map } = message;
+        let LeaseMessage { number, acknowledged, revoked, map } = message;
         // First: the lease is one of this map.
         if let Some(map) = map
             && map.epoch > self.cluster.epoch()
@@ -159,14 +159,21 @@ impl Node {
         {
             log::error!("the authority of the home map sent a map of another job");
         }
-        self.lease.renew(number, acknowledged);
-        let replicas = self.services.as_ref().and_then(|services| services.replicas.as_ref());
+        if revoked {
+            self.lease.revoke(number);
+            self.views.lease_ended();
+        } else {
+            self.lease.renew(number, acknowledged);
+        }
+        let services = self.services.as_ref();
+        let replicas = services.and_then(|services| services.replicas.as_ref());
         LeaseAnswer {
             number,
             epoch: self.cluster.epoch(),
             unreachable: self.unreachable.lock().iter().copied().collect(),
-            differing: replicas.map_or_else(Vec::new, |replicas| replicas.differing()),
+            failed_copies: replicas.map_or_else(Vec::new, |replicas| replicas.failed_copies()),
             copied: replicas.map_or_else(Vec::new, |replicas| replicas.copied()),
+            store_failed: services.is_some_and(|services| services.ledger.has_failed()),
         }
     }
 

@@ -162,6 +162,11 @@ impl Views {
         self.striped().for_each(|view| view.revoke(inode));
     }
 
+    /// Hides from programs what this node could show them under its lease of the home map, which has ended before its time.
+    pub fn lease_ended(&self) {
+        self.striped().for_each(|view| view.hide_names());
+    }
+
     /// The views whose names are at the homes.
     fn striped(&self) -> impl Iterator<Item = &Arc<SharedView>> {
         let local = match &self.local {

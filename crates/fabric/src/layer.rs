@@ -2,6 +2,7 @@
 
 use crate::{Fabric, GetFuture, GrantId, Lane, Receiver, SendFuture};
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::NodeId;
 use tameike_io::disk::HostDevice;
 use tameike_io::slab::{Frame, Payload};
@@ -37,6 +38,10 @@ impl<L: FabricLayer> Fabric for L {
 
     fn inline_max(&self) -> usize {
         self.inner().inline_max()
+    }
+
+    fn peer_limit(&self) -> Duration {
+        self.inner().peer_limit()
     }
 
     fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {

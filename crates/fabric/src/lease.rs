@@ -6,6 +6,8 @@
 //! The authority numbers its messages to a node, and the node answers each. A message acknowledges an earlier answer, and so grants a lease:
 //! the node counts it from when it sent that answer, and the authority from when it received it. A message that a stopped node reads late
 //! therefore grants nothing, and the clocks need only run at the same rate.
+//!
+//! A message can also revoke the lease. The node ends it before it answers.
 
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -67,6 +69,16 @@ impl MapLease {
         }
         drop(answers);
         self.renewed.notify(usize::MAX);
+    }
+
+    /// Takes a message of the authority that ends the lease, and notes that the answer with this number is sent now. No earlier answer grants
+    /// a lease after that.
+    pub fn revoke(&self, number: u64) {
+        let mut answers = self.answers.lock();
+        *answers = [(number, self.clock.monotonic())].into();
+        if self.until.load(Ordering::Acquire) != u64::MAX {
+            self.until.store(0, Ordering::Release);
+        }
     }
 
     /// Whether the node has the lease now.
@@ -148,6 +160,28 @@ mod tests {
         rest(MAP_LEASE);
         assert!(!lease.is_valid(), "an answer that was never sent grants nothing");
         assert!(MapLease::unlimited(runtime.clock).is_valid());
+    }
+
+    #[test]
+    fn a_revoked_lease_is_over_until_a_later_answer_is_acknowledged() {
+        let simulation = Simulation::new(1);
+        let runtime = simulation.runtime();
+        let lease = MapLease::new(runtime.clock.clone());
+        lease.renew(1, None);
+        lease.renew(2, Some(1));
+        let start = runtime.clock.monotonic();
+        assert!(lease.covers(start));
+        simulation.run(runtime.sleep(MAP_LEASE / 4));
+        lease.revoke(3);
+        assert!(!lease.is_valid() && lease.check().is_err());
+        assert_eq!(lease.end(), Duration::ZERO);
+        lease.renew(4, Some(2));
+        assert!(!lease.is_valid(), "that answer is older");
+        lease.renew(5, Some(4));
+        assert!(lease.is_valid() && !lease.covers(start));
+        let unlimited = MapLease::unlimited(runtime.clock);
+        unlimited.revoke(1);
+        assert!(unlimited.is_valid());
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod rpc;
 pub mod simulated;
 pub mod socket;
 mod time_limit;
+mod times;
 
 #[cfg(test)]
 mod conformance;
@@ -23,6 +24,7 @@ mod conformance;
 pub use layer::FabricLayer;
 pub use lease::MapLease;
 pub use time_limit::TimeLimitedCalls;
+pub use times::peer_limit;
 
 use futures_util::future::{BoxFuture, join_all};
 use std::sync::Arc;
@@ -33,22 +35,11 @@ use tameike_core::{Cluster, Errno, Fault, HomeId, HomeMap, MapEpoch, NodeId, Res
 use tameike_io::disk::HostDevice;
 use tameike_io::slab::{Frame, Payload};
 
-/// Age of the oldest pending request to a peer when [`Fabric::probe`] is first called.
-pub const PROBE_AFTER: Duration = Duration::from_secs(2);
-
 /// Time that senders wait for a peer known to be unreachable. Their wait starts a connection attempt at once, which completes in
 /// this time if the peer is reachable again.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
 /// Longest pause between attempts to reconnect.
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Probes further apart than this belong to separate silences.
-const PROBE_GAP: Duration = Duration::from_secs(3);
-
-/// The silence that counts as passed at the first probe, so that callers wait for the peer time limit in all. At most half of the
-/// limit, for the short limits of tests.
-fn waited(peer_limit: Duration) -> Duration {
-    PROBE_AFTER.min(peer_limit / 2)
-}
 
 /// Requests and replies travel on separate lanes, so that a request that waits for a frame never blocks a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +124,9 @@ pub trait Fabric: Send + Sync {
     fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> GetFuture;
     /// Sets the receiver. Called once, before the first message.
     fn attach(&self, receiver: Arc<dyn Receiver>);
-    /// Checks that `peer` still answers. Called once a second while a request to `peer` is pending, from [`PROBE_AFTER`] on. A
+    /// Silence after which a peer counts as unreachable.
+    fn peer_limit(&self) -> Duration;
+    /// Checks that `peer` still answers. Called several times within the peer time limit while a request to `peer` is pending for long. A
     /// fabric that detects silence only by probing reports [`PeerEvent::Unreachable`] after the peer time limit.
     fn probe(&self, peer: NodeId) {
         let _ = peer;

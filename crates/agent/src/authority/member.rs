@@ -20,6 +20,17 @@ pub(super) enum Contact {
     Ended,
 }
 
+/// What the authority permits a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Messages grant it a lease.
+    Held,
+    /// Messages end its lease, so that it can be excluded.
+    Revoked,
+    /// It is excluded: it has no lease.
+    Lost,
+}
+
 /// What the authority knows of one node.
 pub(super) struct Member {
     pub(super) contact: Contact,
@@ -27,10 +38,12 @@ pub(super) struct Member {
     pub(super) excluded_in: Option<MapEpoch>,
     /// The nodes that the agent did not reach at its last answer.
     pub(super) unreachable: BTreeSet<NodeId>,
-    /// The backups with other records, which it has reported since the last tick.
-    pub(super) differing: Vec<(HomeId, NodeId)>,
+    /// The backups with useless copies, which it has reported since the last tick.
+    pub(super) failed_copies: Vec<(HomeId, NodeId)>,
     /// The homes that it has copied to other nodes, as of its last answer.
     pub(super) copied: Vec<(HomeId, NodeId)>,
+    /// Its store accepted no more changes at its last answer.
+    pub(super) store_failed: bool,
     /// Number of the last message.
     sent: u64,
     /// The messages without an answer, with their times.
@@ -43,37 +56,45 @@ pub(super) struct Member {
     offered: Option<MapEpoch>,
     /// The end of the lease that messages have granted.
     pub(super) promised_until: Duration,
+    /// The first message that revoked the lease, if none has granted one since.
+    revoked_by: Option<u64>,
 }
 
 impl Member {
     /// A node to which no message has been sent.
     pub(super) fn new(excluded_in: Option<MapEpoch>) -> Self {
-        let (unreachable, differing, copied, unanswered) = Default::default();
+        let (unreachable, failed_copies, copied, unanswered) = Default::default();
         Self {
             contact: Contact::Open,
             excluded_in,
             unreachable,
-            differing,
+            failed_copies,
             copied,
+            store_failed: false,
             sent: 0,
             unanswered,
             answer: None,
             confirmed: None,
             offered: None,
             promised_until: Duration::ZERO,
+            revoked_by: None,
         }
     }
 
-    /// As `Authority::message`. `may_hold`: it may grant a lease.
-    pub(super) fn message(&mut self, map: &HomeMap, may_hold: bool, now: Duration) -> Option<LeaseMessage> {
+    /// As `Authority::message`. `right`: what the message does to the lease.
+    pub(super) fn message(&mut self, map: &HomeMap, right: Right, now: Duration) -> Option<LeaseMessage> {
         if !self.is_up() || self.unanswered.len() >= UNANSWERED_MAX {
             return None;
         }
         self.sent += 1;
         self.unanswered.push_back((self.sent, now));
-        let acknowledged = self.answer.filter(|_| may_hold);
+        let acknowledged = self.answer.filter(|_| right == Right::Held);
         if let Some((_, arrived)) = acknowledged {
             self.promised_until = self.promised_until.max(arrived + MAP_LEASE);
+            self.revoked_by = None;
+        }
+        if right == Right::Revoked {
+            self.revoked_by.get_or_insert(self.sent);
         }
         let is_needed = self.confirmed != Some(map.epoch);
         if is_needed {
@@ -82,35 +103,54 @@ impl Member {
         Some(LeaseMessage {
             number: self.sent,
             acknowledged: acknowledged.map(|(number, _)| number),
+            revoked: right == Right::Revoked,
             map: is_needed.then(|| map.clone()),
         })
     }
 
-    /// Takes an answer, unless it was not asked for.
-    pub(super) fn answered(&mut self, answer: LeaseAnswer, now: Duration) {
-        let LeaseAnswer { number, epoch, unreachable, differing, copied } = answer;
+    /// Takes an answer, unless it was not asked for. Returns true if it changes what the authority may decide about the node.
+    pub(super) fn answered(&mut self, answer: LeaseAnswer, now: Duration) -> bool {
+        let LeaseAnswer { number, epoch, unreachable, failed_copies, copied, store_failed } = answer;
         if !self.unanswered.iter().any(|(asked, _)| *asked == number) {
-            return;
+            return false;
         }
         self.unanswered.retain(|(asked, _)| *asked > number);
         self.answer = Some((number, now));
         self.confirmed = Some(epoch);
-        self.unreachable = unreachable.into_iter().collect();
-        self.differing.extend(differing);
-        self.copied = copied;
+        let unreachable = unreachable.into_iter().collect();
+        let is_news =
+            store_failed != self.store_failed || unreachable != self.unreachable || !copied.is_empty();
+        (self.unreachable, self.copied, self.store_failed) = (unreachable, copied, store_failed);
+        self.failed_copies.extend(failed_copies);
+        let gives_up = self.revoked_by.is_some_and(|revoked_by| number >= revoked_by) && self.has_lease(now);
+        if gives_up {
+            self.promised_until = now;
+        }
+        is_news || gives_up
     }
 
     /// Whether a message would change what the node may do: it has no lease yet, or another map than `epoch`.
-    pub(super) fn is_urgent(&self, epoch: MapEpoch, may_hold: bool, now: Duration) -> bool {
+    pub(super) fn is_urgent(&self, epoch: MapEpoch, right: Right, now: Duration) -> bool {
         let needs_map = self.confirmed != Some(epoch) && self.offered < Some(epoch);
-        let gets_lease =
-            may_hold && !self.has_lease(now) && self.answer.is_some_and(|(_, at)| now < at + MAP_LEASE);
+        let gets_lease = right == Right::Held
+            && !self.has_lease(now)
+            && self.answer.is_some_and(|(_, at)| now < at + MAP_LEASE);
         self.is_up() && (needs_map || gets_lease)
     }
 
     /// Whether the agent may have a lease.
     pub(super) fn has_lease(&self, now: Duration) -> bool {
         self.contact != Contact::Ended && now < self.promised_until
+    }
+
+    /// Number of the last message.
+    pub(super) fn asked(&self) -> u64 {
+        self.sent
+    }
+
+    /// Whether it has answered a message after this one.
+    pub(super) fn has_answered_after(&self, number: u64) -> bool {
+        self.answer.is_some_and(|(answered, _)| answered > number)
     }
 
     /// Whether messages reach the agent.

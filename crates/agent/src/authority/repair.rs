@@ -1,6 +1,6 @@
 //! Gives homes that lack a replica to other nodes, which the primaries copy them to.
 
-use super::{Authority, MapChange};
+use super::{Authority, MapChange, Right};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tameike_core::{HomeId, NodeId, NodeInfo};
@@ -90,7 +90,7 @@ impl Authority {
         };
         let may_get = |candidate: &&NodeInfo| {
             let node = candidate.id;
-            self.may_hold(node)
+            self.right(node) == Right::Held
                 && !self.map.is_on(home, node)
                 && !self.repair.failed.contains_key(&(home, node))
                 && self.members.get(&node).is_some_and(|member| member.is_up())

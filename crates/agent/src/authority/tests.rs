@@ -24,6 +24,9 @@ struct Bed {
     stopped: BTreeSet<NodeId>,
     /// What the nodes report.
     unreachable: BTreeMap<NodeId, Vec<NodeId>>,
+    failed: BTreeSet<NodeId>,
+    /// Time of the last change of the map.
+    changed_at: Duration,
     /// The epochs of their maps, and the messages that a stopped node has not read.
     epochs: BTreeMap<NodeId, MapEpoch>,
     unread: BTreeMap<NodeId, Vec<LeaseMessage>>,
@@ -34,8 +37,8 @@ impl Bed {
     fn new(count: u32) -> Self {
         let now = ms(10_000);
         let authority = Authority::new(first_map(count), (0..count).map(NodeId), now);
-        let (stopped, unreachable, epochs, unread) = Default::default();
-        let mut bed = Self { authority, now, stopped, unreachable, epochs, unread };
+        let (stopped, unreachable, failed, epochs, unread) = Default::default();
+        let mut bed = Self { authority, now, stopped, unreachable, failed, changed_at: now, epochs, unread };
         (0..count).for_each(|node| bed.send(NodeId(node)));
         bed
     }
@@ -57,9 +60,11 @@ impl Bed {
             if let Some(map) = map {
                 self.epochs.insert(node, map.epoch);
             }
-            let (epoch, differing) = (self.epochs[&node], Vec::new());
+            let (epoch, failed_copies) = (self.epochs[&node], Vec::new());
             let unreachable = self.unreachable.get(&node).cloned().unwrap_or_default();
-            let answer = LeaseAnswer { number, epoch, unreachable, differing, copied: Vec::new() };
+            let store_failed = self.failed.contains(&node);
+            let copied = Vec::new();
+            let answer = LeaseAnswer { number, epoch, unreachable, failed_copies, copied, store_failed };
             urgent = self.authority.answered(node, answer, self.now);
         }
         urgent
@@ -75,15 +80,35 @@ impl Bed {
     /// Decides, and sends messages to all.
     fn tick(&mut self) -> Vec<MapChange> {
         let changes = self.authority.tick(self.now);
-        let nodes: Vec<_> = self.authority.members.keys().copied().collect();
-        nodes.into_iter().for_each(|node| self.send(node));
+        if !changes.is_empty() {
+            self.changed_at = self.now;
+        }
+        self.send_all();
         changes
     }
 
-    /// Waits an interval, then as [`Self::tick`].
+    /// Waits an interval, then as [`Self::tick`]. Decisions may be due before.
     fn wait(&mut self) -> Vec<MapChange> {
-        self.now += MAP_LEASE_INTERVAL;
-        self.tick()
+        let (end, mut changes) = (self.now + MAP_LEASE_INTERVAL, Vec::new());
+        while let Some(due) = self.authority.decision_due().filter(|due| *due < end) {
+            self.now = due.max(self.now);
+            let new = self.authority.tick(self.now);
+            if !new.is_empty() {
+                self.changed_at = self.now;
+            }
+            changes.extend(new);
+            if self.authority.is_round_due() {
+                self.send_all();
+            }
+        }
+        self.now = end;
+        changes.extend(self.tick());
+        changes
+    }
+
+    fn send_all(&mut self) {
+        let nodes: Vec<_> = self.authority.members.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.send(node));
     }
 
     /// Waits until something changes, ten seconds at most.
@@ -101,17 +126,21 @@ fn the_second_message_grants_the_first_lease_and_confirms_the_map() {
     let map = first_map(2);
     let mut authority = Authority::new(map.clone(), [NodeId(0), NodeId(1)], ms(0));
     let message = authority.message(NodeId(0), ms(5)).expect("due");
-    assert_eq!(message, LeaseMessage { number: 1, acknowledged: None, map: Some(map.clone()) });
+    assert_eq!(
+        message,
+        LeaseMessage { number: 1, acknowledged: None, revoked: false, map: Some(map.clone()) }
+    );
     let answer = |number| LeaseAnswer {
         number,
         epoch: map.epoch,
         unreachable: Vec::new(),
-        differing: Vec::new(),
+        failed_copies: Vec::new(),
         copied: Vec::new(),
+        store_failed: false,
     };
     assert!(authority.answered(NodeId(0), answer(1), ms(7)), "it has no lease");
     let message = authority.message(NodeId(0), ms(8)).expect("due");
-    assert_eq!(message, LeaseMessage { number: 2, acknowledged: Some(1), map: None });
+    assert_eq!(message, LeaseMessage { number: 2, acknowledged: Some(1), revoked: false, map: None });
     assert!(authority.members[&NodeId(0)].has_lease(ms(7) + MAP_LEASE - ms(1)));
     assert!(!authority.members[&NodeId(0)].has_lease(ms(7) + MAP_LEASE));
     assert!(!authority.answered(NodeId(0), answer(2), ms(9)));
@@ -149,8 +178,9 @@ fn a_node_is_excluded_at_the_end_of_its_lease_and_of_the_time_to_answer() {
         number,
         epoch,
         unreachable: Vec::new(),
-        differing: Vec::new(),
+        failed_copies: Vec::new(),
         copied: Vec::new(),
+        store_failed: false,
     };
     let mut silent = |until: u64| {
         (0..=until / 100).map(|step| authority.tick(ms(100 * step))).all(|changes| changes.is_empty())
@@ -208,18 +238,16 @@ fn a_stopped_authority_gives_the_nodes_time_to_answer() {
 }
 
 #[test]
-fn the_node_that_most_others_do_not_reach_is_excluded_at_the_end_of_its_lease() {
+fn the_node_that_most_others_do_not_reach_gives_its_lease_up_and_is_excluded() {
     let mut bed = Bed::new(4);
     bed.wait();
     bed.unreachable.insert(NodeId(0), vec![NodeId(1)]);
     bed.unreachable.insert(NodeId(1), vec![NodeId(2)]);
-    // Its peers report it in their next answers. Then it gets no more leases.
     assert_eq!(bed.wait(), []);
-    assert_eq!(bed.wait(), []);
-    assert!(bed.authority.condemned.contains(&NodeId(1)));
-    let until = bed.authority.members[&NodeId(1)].promised_until;
+    // Its peers have reported it in their last answers, and it answers that it has no lease.
+    let begin = bed.now;
     assert_eq!(bed.change(), [MapChange::Excluded(NodeId(1), Cause::Unreachable)]);
-    assert!(bed.now >= until && bed.now < until + MAP_LEASE_INTERVAL);
+    assert!(bed.changed_at - begin <= 3 * DECISION_PAUSE);
     assert_eq!(bed.change(), [], "it answers, but is still cut off");
     bed.unreachable.clear();
     assert_eq!(bed.change(), [MapChange::Readmitted(NodeId(1))]);
@@ -240,31 +268,91 @@ fn of_two_nodes_that_do_not_reach_each_other_the_higher_one_is_excluded() {
 }
 
 #[test]
-fn a_node_that_is_reached_again_keeps_its_lease() {
+fn a_condemned_node_that_does_not_answer_has_its_lease_until_the_end() {
     let mut bed = Bed::new(3);
     bed.wait();
     bed.unreachable.insert(NodeId(0), vec![NodeId(2)]);
     bed.wait();
-    bed.wait();
+    // It has answered since the report, but does not read that its lease is revoked.
+    assert_eq!(bed.authority.tick(bed.now), []);
+    bed.send_all();
+    bed.stopped.insert(NodeId(2));
+    assert_eq!(bed.authority.tick(bed.now), []);
     assert!(bed.authority.condemned.contains(&NodeId(2)));
+    let until = bed.authority.members[&NodeId(2)].promised_until;
+    assert_eq!(bed.change(), [MapChange::Excluded(NodeId(2), Cause::Silent)]);
+    assert!(bed.changed_at >= until);
+}
+
+#[test]
+fn a_node_that_is_reached_again_gets_its_lease_back() {
+    let mut bed = Bed::new(3);
+    bed.wait();
+    let node = NodeId(2);
+    bed.unreachable.insert(NodeId(0), vec![node]);
+    bed.wait();
+    assert_eq!(bed.authority.tick(bed.now), []);
+    bed.send_all();
+    assert_eq!(bed.authority.tick(bed.now), []);
+    assert!(bed.authority.condemned.contains(&node));
+    let revoking = bed.authority.message(node, bed.now).expect("due");
+    assert!(revoking.revoked && revoking.acknowledged.is_none());
+    bed.unread.entry(node).or_default().push(revoking);
+    // It is reached again before it has answered, and gets a lease: the answer does not end that one.
     bed.unreachable.clear();
+    bed.send(NodeId(0));
+    assert_eq!(bed.authority.tick(bed.now), []);
+    assert!(bed.authority.condemned.is_empty());
+    let granting = bed.authority.message(node, bed.now).expect("due");
+    assert!(!granting.revoked && granting.acknowledged.is_some());
+    bed.unread.entry(node).or_default().push(granting);
+    bed.read(node);
+    assert!(bed.authority.members[&node].has_lease(bed.now));
     for _ in 0..10 {
         assert_eq!(bed.wait(), []);
-        assert!(bed.authority.members[&NodeId(2)].has_lease(bed.now));
+        assert!(bed.authority.members[&node].has_lease(bed.now));
     }
+}
+
+#[test]
+fn a_node_whose_store_has_failed_is_excluded_at_once_until_it_is_replaced() {
+    let mut bed = Bed::new(3);
+    bed.failed.insert(NodeId(1));
+    assert_eq!(bed.wait(), []);
+    let begin = bed.now;
+    assert_eq!(bed.change(), [MapChange::Excluded(NodeId(1), Cause::StoreFailed)]);
+    assert!(bed.changed_at - begin <= 2 * DECISION_PAUSE);
+    assert_eq!(bed.change(), []);
+    // It does not count in a cut: the other one is not excluded.
+    bed.unreachable.insert(NodeId(2), vec![NodeId(0)]);
+    bed.failed.insert(NodeId(2));
+    assert_eq!(bed.change(), [MapChange::Excluded(NodeId(2), Cause::StoreFailed)]);
+    bed.failed.insert(NodeId(0));
+    assert_eq!(bed.change(), [], "the last node");
+    assert!(bed.authority.members[&NodeId(0)].has_lease(bed.now));
+    (bed.unreachable, bed.failed) = Default::default();
+    let both = [1, 2].map(|node| MapChange::Readmitted(NodeId(node)));
+    assert_eq!(bed.change(), both);
+}
+
+#[test]
+fn of_nodes_whose_stores_have_all_failed_one_stays() {
+    let mut bed = Bed::new(2);
+    bed.failed.extend([NodeId(0), NodeId(1)]);
+    assert_eq!(bed.change(), [MapChange::Excluded(NodeId(1), Cause::StoreFailed)]);
+    assert_eq!(bed.change(), []);
+    assert!(bed.authority.members[&NodeId(0)].has_lease(bed.now));
 }
 
 #[test]
 fn a_node_that_reports_a_silent_one_is_not_excluded() {
     let mut bed = Bed::new(2);
     bed.wait();
-    // The failed node has the lower number, so that the other is condemned first.
+    // The failed node has the lower number, so that the other would be condemned.
     bed.stopped.insert(NodeId(0));
     bed.unreachable.insert(NodeId(1), vec![NodeId(0)]);
-    bed.wait();
-    bed.wait();
-    assert!(bed.authority.condemned.contains(&NodeId(1)));
-    for _ in 0..3 {
+    for _ in 0..5 {
+        assert!(bed.authority.condemned.is_empty());
         assert!(bed.authority.members[&NodeId(1)].has_lease(bed.now));
         bed.wait();
     }
@@ -272,19 +360,23 @@ fn a_node_that_reports_a_silent_one_is_not_excluded() {
 }
 
 #[test]
-fn a_backup_with_other_records_is_dropped() {
+fn a_backup_with_a_useless_copy_is_dropped() {
     let map = first_map(3);
     let mut authority = Authority::new(map.clone(), (0..3).map(NodeId), ms(0));
     let home = map.served_by(NodeId(1)).next().expect("it serves homes");
     let backup = map.backups(home)[0];
     let mut report = |node, number| {
         authority.message(node, ms(number)).expect("due");
-        let (epoch, differing) = (map.epoch, vec![(home, backup), (HomeId(u16::MAX), backup)]);
-        authority.answered(
-            node,
-            LeaseAnswer { number, epoch, unreachable: Vec::new(), differing, copied: Vec::new() },
-            ms(number),
-        );
+        let (epoch, failed_copies) = (map.epoch, vec![(home, backup), (HomeId(u16::MAX), backup)]);
+        let answer = LeaseAnswer {
+            number,
+            epoch,
+            unreachable: Vec::new(),
+            failed_copies,
+            copied: Vec::new(),
+            store_failed: false,
+        };
+        authority.answered(node, answer, ms(number));
         authority.tick(ms(number))
     };
     assert_eq!(report(NodeId(0), 1), [], "it does not serve the home");
@@ -304,8 +396,8 @@ fn the_last_node_is_never_excluded() {
     // The node that comes back reports the other one, but that has ended.
     bed.unreachable.insert(NodeId(1), vec![NodeId(0)]);
     bed.resume(NodeId(1));
-    assert_eq!(bed.change(), [MapChange::Readmitted(NodeId(1))]);
-    assert_eq!(bed.change(), [MapChange::Excluded(NodeId(0), Cause::Failed)]);
+    let both = [MapChange::Readmitted(NodeId(1)), MapChange::Excluded(NodeId(0), Cause::Failed)];
+    assert_eq!(bed.change(), both);
     assert_eq!(bed.authority.map().homes_without_node().count() as u64, bed.authority.map().count());
 }
 
@@ -316,8 +408,14 @@ fn nodes_that_a_first_map_excludes_return_with_their_answers() {
     let message = authority.message(NodeId(2), ms(1)).expect("due");
     assert_eq!(message.acknowledged, None);
     let (epoch, number) = (map.epoch, message.number);
-    let answer =
-        LeaseAnswer { number, epoch, unreachable: Vec::new(), differing: Vec::new(), copied: Vec::new() };
+    let answer = LeaseAnswer {
+        number,
+        epoch,
+        unreachable: Vec::new(),
+        failed_copies: Vec::new(),
+        copied: Vec::new(),
+        store_failed: false,
+    };
     assert!(!authority.answered(NodeId(2), answer, ms(2)));
     assert_eq!(authority.tick(ms(2)), [MapChange::Readmitted(NodeId(2))]);
     assert_eq!(authority.message(NodeId(2), ms(3)).expect("due").acknowledged, Some(1));

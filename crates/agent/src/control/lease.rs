@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tameike_core::{HomeId, HomeMap, MapEpoch, NodeId};
 
-/// A message of the authority, which grants a lease of [`tameike_core::limits::MAP_LEASE`].
+/// A message of the authority, which grants a lease of [`tameike_core::limits::MAP_LEASE`], or ends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseMessage {
     /// Its number among the messages to this agent, from 1.
@@ -11,6 +11,8 @@ pub struct LeaseMessage {
     /// Number of the last answer that the authority has received. The lease counts from when the agent sent that answer. `None` grants
     /// no lease.
     pub acknowledged: Option<u64>,
+    /// The agent ends its lease before it answers.
+    pub revoked: bool,
     /// The home map, if the agent has not confirmed that it has it.
     pub map: Option<HomeMap>,
 }
@@ -24,8 +26,10 @@ pub struct LeaseAnswer {
     pub epoch: MapEpoch,
     /// Nodes that the agent cannot reach.
     pub unreachable: Vec<NodeId>,
-    /// Homes that the agent serves, each with a backup whose copy has other records.
-    pub differing: Vec<(HomeId, NodeId)>,
+    /// Homes that the agent serves, each with a backup whose copy is of no use: it has other records, or its node cannot store changes.
+    pub failed_copies: Vec<(HomeId, NodeId)>,
     /// Homes that the agent serves and has copied, each with the node that can be a backup now.
     pub copied: Vec<(HomeId, NodeId)>,
+    /// The agent's own store accepts no more changes.
+    pub store_failed: bool,
 }

@@ -94,7 +94,7 @@ impl Driver {
     /// Why the agent of a node does not reply to requests; `None` if it does, as far as is known.
     pub(super) fn absence(&self, node: u32) -> Option<Fault> {
         let lost = self.lost.get(&node).map(|how| agent_failed(how));
-        let excluded = |why| Fault::new(Errno::EHOSTDOWN, format!("excluded: it {why}"));
+        let excluded = |why| Fault::new(Errno::EHOSTDOWN, format!("excluded: {why}"));
         lost.or_else(|| self.why_excluded(node).map(excluded))
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Leases {
     is_unwritten: bool,
     /// The user knows that the record cannot be written.
     is_reported: bool,
-    /// Why nodes are excluded.
+    /// Why nodes are excluded, as a clause about "it".
     causes: BTreeMap<u32, &'static str>,
 }
 
@@ -55,15 +55,16 @@ impl Driver {
 
     /// The time at which [`Self::tend_leases`] is due; `None` without replicas, and when the agents stop.
     pub(super) fn leases_due(&self) -> Option<Duration> {
-        self.leases.as_ref().filter(|_| !self.stopping).map(|leases| leases.next_round)
+        let leases = self.leases.as_ref().filter(|_| !self.stopping)?;
+        leases.authority.decision_due().into_iter().chain([leases.next_round]).min()
     }
 
-    /// Decides about the map, and sends messages to all nodes if they are due or the map has changed.
+    /// Decides about the map, and sends messages to all nodes if they are due.
     pub(super) fn tend_leases(&mut self) {
         let Some(leases) = self.leases.as_mut().filter(|_| !self.stopping) else { return };
         let now = monotonic();
         let changes = leases.authority.tick(now);
-        if changes.is_empty() && now < leases.next_round {
+        if !leases.authority.is_round_due() && now < leases.next_round {
             return;
         }
         leases.next_round = now + MAP_LEASE_INTERVAL;
@@ -133,13 +134,14 @@ impl Driver {
         match change {
             MapChange::Excluded(node, cause) => {
                 let why = match cause {
-                    Cause::Failed => "has failed",
-                    Cause::Silent => "does not answer",
-                    Cause::Unreachable => "cannot be reached by others",
+                    Cause::Failed => "it has failed",
+                    Cause::Silent => "it does not answer",
+                    Cause::Unreachable => "it cannot be reached by others",
+                    Cause::StoreFailed => "its device has failed",
                 };
                 leases.causes.insert(node.0, why);
                 self.report_excluded(node.0, why);
-                let fault = Fault::new(Errno::EHOSTDOWN, format!("it {why}"));
+                let fault = Fault::new(Errno::EHOSTDOWN, why);
                 let gathered = self.give_up(node.0, &fault);
                 self.notices.extend(gathered);
             }
@@ -152,7 +154,7 @@ impl Driver {
             MapChange::Copying(home, node) => log::info!("{home} is being copied to {node}"),
             MapChange::Copied(home, node) => log::info!("{node} is a backup of {home} now"),
             MapChange::Dropped(home, node) => {
-                log::info!("{node} has other records of {home} than its primary, and is no backup any more");
+                log::info!("{node} is no backup of {home} any more: its copy is of no use");
             }
         }
     }
@@ -174,7 +176,11 @@ impl Driver {
                 )
             }
         };
-        let message = format!("node {node} on {host} {why}{how}: {consequences}");
+        let what = match why.strip_prefix("it ") {
+            Some(verb) => format!(" {verb}"),
+            None => format!(": {why}"),
+        };
+        let message = format!("node {node} on {host}{what}{how}: {consequences}");
         self.notices.push_back(Notice::Message(message));
     }
 
@@ -213,7 +219,7 @@ impl Driver {
     pub(super) fn why_excluded(&self, node: u32) -> Option<&'static str> {
         let leases = self.leases.as_ref()?;
         let is_excluded = leases.authority.map().excludes(NodeId(node));
-        is_excluded.then(|| leases.causes.get(&node).copied().unwrap_or("has not answered yet"))
+        is_excluded.then(|| leases.causes.get(&node).copied().unwrap_or("it has not answered yet"))
     }
 
     /// The epoch of the home map; `None` without replicas.

@@ -93,8 +93,9 @@ impl AgentControl for Recording {
             number: message.number,
             epoch: *epoch,
             unreachable: peers.iter().map(|info| info.id).filter(is_cut).collect(),
-            differing: Vec::new(),
+            failed_copies: Vec::new(),
             copied: Vec::new(),
+            store_failed: self.is_requested(&format!("store-failed-{}", self.start.node.0)),
         })
     }
 

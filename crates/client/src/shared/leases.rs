@@ -186,7 +186,7 @@ impl NameLeases {
     }
 
     /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see. Programs do not see the
-    /// lease of the home map: they get the name until the end of both.
+    /// lease of the home map: they get the name until the end of both, or until [`Self::hide_all`].
     pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
         let mut names = self.names.lock();
         let Names { leases, shown, .. } = &mut *names;
@@ -204,6 +204,14 @@ impl NameLeases {
     /// Hides the name of an inode: programs must send requests for it.
     pub(super) fn hide(&self, inode: InodeId) {
         self.names.lock().hide(inode);
+    }
+
+    /// Hides all names.
+    pub(super) fn hide_all(&self) {
+        let mut names = self.names.lock();
+        let shown = names.leases.iter().filter(|(_, name)| name.is_shown);
+        let shown: Vec<_> = shown.map(|(inode, _)| *inode).collect();
+        shown.into_iter().for_each(|inode| names.hide(inode));
     }
 
     /// Ends the lease after a change of the inode or its name.

@@ -99,6 +99,11 @@ impl SharedView {
         self.leases.changed(inode);
     }
 
+    /// Hides all names from programs, which then send requests: this node's lease of the home map has ended before its time.
+    pub fn hide_names(&self) {
+        self.leases.hide_all();
+    }
+
     /// Drops leases and cached state that come from homes which have moved to other nodes. Call it before the next primaries serve them.
     pub fn homes_moved(&self, moved: impl Fn(HomeId) -> bool) {
         let has_moved = |inode| moved(self.cluster.inode_home(inode));

@@ -1,10 +1,12 @@
 //! Client side of remote procedure calls: calls that wait for their reply.
 
-use super::{Attempt, Outcome, TICK};
-use crate::{GrantId, PROBE_AFTER};
+use super::{Attempt, Outcome};
+use crate::GrantId;
+use crate::times::PeerTimes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::call::{CALLS_MAX, CallId, CallNumber, RequestHeader, Scope};
 use tameike_core::wire::codec::encode;
@@ -12,12 +14,8 @@ use tameike_core::{NodeId, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Payload;
 
-/// Ticks until the first resend of a call; the interval doubles each time.
-const RESEND_TICKS: u32 = 5;
-/// Ticks after which the peer of a call is probed.
-const PROBE_TICKS: u32 = (PROBE_AFTER.as_secs() / TICK.as_secs()) as u32;
-/// Ticks until the retry of a failed send.
-const RETRY_TICKS: u32 = 1;
+/// Age of a call at its first resend; the interval doubles each time.
+const RESEND_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) struct Call {
     request: Arc<Request>,
@@ -30,8 +28,9 @@ pub(super) struct Call {
     pub resolver: Resolver<Outcome>,
     /// False while the message is being sent.
     sent: bool,
-    age_ticks: u32,
-    resend_at: u32,
+    /// Since its begin, in whole ticks.
+    age: Duration,
+    resend_at: Duration,
 }
 
 impl Call {
@@ -51,8 +50,8 @@ impl Call {
             accepts_location,
             resolver,
             sent: false,
-            age_ticks: 0,
-            resend_at: RESEND_TICKS,
+            age: Duration::ZERO,
+            resend_at: RESEND_AFTER,
         }
     }
 }
@@ -107,12 +106,13 @@ pub(super) struct Round {
 
 pub(super) struct Calls {
     epoch: u64,
+    times: PeerTimes,
     state: Mutex<State>,
 }
 
 impl Calls {
-    pub(super) fn new(epoch: u64) -> Self {
-        Self { epoch, state: Mutex::default() }
+    pub(super) fn new(epoch: u64, times: PeerTimes) -> Self {
+        Self { epoch, times, state: Mutex::default() }
     }
 
     /// Registers a call and assigns its id. Returns the call if [`CALLS_MAX`] calls are pending. The number of slots is the peak
@@ -175,7 +175,7 @@ impl Calls {
         if let Some(call) = state.slot(to, id).and_then(|slot| slot.call.as_mut()) {
             call.sent = true;
             if !whole {
-                call.resend_at = call.age_ticks + RETRY_TICKS;
+                call.resend_at = call.age + self.times.tick;
             }
         }
     }
@@ -219,6 +219,11 @@ impl Calls {
         CallId { epoch: self.epoch, slot: place as u32, sequence: slot.sequence }
     }
 
+    /// The interval of ticks.
+    pub(super) fn tick_interval(&self) -> Duration {
+        self.times.tick
+    }
+
     /// True if the caller must start the tick task.
     pub(super) fn start_ticking(&self) -> bool {
         !std::mem::replace(&mut self.state.lock().ticking, true)
@@ -234,10 +239,10 @@ impl Calls {
             for (place, slot) in peer.slots.iter_mut().enumerate() {
                 let Some(call) = &mut slot.call else { continue };
                 waiting = true;
-                call.age_ticks += 1;
-                probe |= call.age_ticks >= PROBE_TICKS;
-                if call.sent && call.age_ticks >= call.resend_at {
-                    call.resend_at = 2 * call.age_ticks.max(RESEND_TICKS);
+                call.age += self.times.tick;
+                probe |= call.age >= self.times.probe_after;
+                if call.sent && call.age >= call.resend_at {
+                    call.resend_at = 2 * call.age.max(RESEND_AFTER);
                     let id = CallId { epoch: self.epoch, slot: place as u32, sequence: slot.sequence };
                     round.resend.push((*node, id));
                 }
@@ -269,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_calls_leaves_no_memory_and_ids_are_unique() {
-        let (calls, peer) = (Calls::new(7), NodeId(3));
+        let (calls, peer) = (Calls::new(7, PeerTimes::new(crate::peer_limit(false))), NodeId(3));
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..3 {
             let insert = |_| calls.insert(peer, call()).unwrap_or_else(|_| panic!("too many calls"));

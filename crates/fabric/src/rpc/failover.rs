@@ -60,8 +60,9 @@ impl Inner {
             && may_be_repeated(request)
             && now < since + FAILOVER_TIME_MAX;
         let is_moved = scope.epoch() != Some(map.epoch);
-        // An excluded node has the only copy of the homes that it still serves.
-        if !may_move || !is_moved && map.excludes(node) {
+        // An excluded node has the only copy of the homes that it still serves. And if this node is excluded, the homes stay where they are.
+        let stays = [node, self.fabric.local()].into_iter().any(|node| map.excludes(node));
+        if !may_move || !is_moved && stays {
             return Err(fault);
         }
         if !is_moved {

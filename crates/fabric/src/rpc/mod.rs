@@ -30,13 +30,15 @@ use super::{
     Answer, CallFuture, Destination, Fabric, Incoming, Lane, PeerEvent, Receiver, RequestContext, Rpc,
     Service,
 };
+use crate::times::PeerTimes;
 use calls::{Call, Calls};
 use event_listener::Event;
 use failover::Patience;
-use futures_util::future::ready;
+use futures_util::future::{Either, ready, select};
 use numbers::{Numbered, Numbers};
 use serving::Serving;
 use sessions::{Begin, Sessions};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_core::wire::admin::AdminRequest;
@@ -49,9 +51,6 @@ use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeId, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::runtime::{Runtime, promise};
 use tameike_io::slab::{Frame, Payload, Pool};
-
-/// Interval at which pending calls are checked. No timer runs while no call is pending.
-const TICK: Duration = Duration::from_secs(1);
 
 struct Inner {
     fabric: Arc<dyn Fabric>,
@@ -78,7 +77,7 @@ impl RpcNode {
     /// Attaches to `fabric`. `frames` receive payloads that are fetched by grant.
     pub fn new(fabric: Arc<dyn Fabric>, runtime: Runtime, frames: Pool) -> Self {
         let inner = Arc::new(Inner {
-            calls: Calls::new(runtime.random_u64()),
+            calls: Calls::new(runtime.random_u64(), PeerTimes::new(fabric.peer_limit())),
             fabric,
             runtime,
             frames,
@@ -403,14 +402,23 @@ impl Inner {
         };
         let ticket = Ticket { id, to, inner: self.clone() };
         if self.calls.start_ticking() {
-            self.runtime.spawn(tick(Arc::downgrade(&self), self.runtime.clone()));
+            let interval = self.calls.tick_interval();
+            self.runtime.spawn(tick(Arc::downgrade(&self), self.runtime.clone(), interval));
         }
         if self.is_moved(to, scope) {
             self.end_moved(to, id);
-        } else if let Err(fault) = self.transmit(to, ticket.id).await {
-            self.finish(to, id, Err(fault));
+            return promise.await;
         }
-        promise.await
+        // The call may end while its message waits for a connection.
+        match select(pin!(self.transmit(to, ticket.id)), promise).await {
+            Either::Left((sent, promise)) => {
+                if let Err(fault) = sent {
+                    self.finish(to, id, Err(fault));
+                }
+                promise.await
+            }
+            Either::Right((outcome, _)) => outcome,
+        }
     }
 
     /// Sends a pending call. Errors are final, except that of a broken connection, which leads to a resend.
@@ -507,10 +515,10 @@ impl Inner {
     }
 }
 
-/// Resends calls and probes peers until no call is pending.
-async fn tick(inner: Weak<Inner>, runtime: Runtime) {
+/// Resends calls and probes peers at this interval until no call is pending. So no timer runs while none is.
+async fn tick(inner: Weak<Inner>, runtime: Runtime, interval: Duration) {
     loop {
-        runtime.sleep(TICK).await;
+        runtime.sleep(interval).await;
         let Some(inner) = inner.upgrade() else { return };
         let Some(round) = inner.calls.tick() else { return };
         round.probe.iter().for_each(|peer| inner.fabric.probe(*peer));

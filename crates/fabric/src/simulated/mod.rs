@@ -248,6 +248,10 @@ impl Fabric for SimulatedFabric {
         self.station.config.inline_max
     }
 
+    fn peer_limit(&self) -> Duration {
+        self.station.config.peer_limit
+    }
+
     fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {
         let (beside, limit) = (payload.as_ref().map_or(0, |payload| payload.len()), self.inline_max());
         if body.len() > MESSAGE_SIZE_MAX {

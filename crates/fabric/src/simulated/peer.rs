@@ -2,7 +2,8 @@
 
 use super::delivery::Parcel;
 use super::{RETRY_PAUSE, SimulatedNetwork, Station};
-use crate::{PROBE_GAP, PeerEvent, RECONNECT_PAUSE_MAX, UNREACHABLE_WAIT, waited};
+use crate::times::PeerTimes;
+use crate::{PeerEvent, RECONNECT_PAUSE_MAX, UNREACHABLE_WAIT};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -219,12 +220,13 @@ impl SimulatedNetwork {
     /// Pings a peer, or marks it as unreachable if it was silent for the peer time limit.
     pub(super) fn probe(&self, station: &Arc<Station>, peer: NodeId) {
         let now = self.now();
+        let PeerTimes { limit, probe_after, probe_gap, .. } = PeerTimes::new(station.config.peer_limit);
         let silence = station.with(peer, |peer| {
             if peer.state != PeerState::Up {
                 return None;
             }
-            if now.saturating_sub(peer.probed) > PROBE_GAP {
-                peer.silent_since = now.saturating_sub(waited(station.config.peer_limit));
+            if now.saturating_sub(peer.probed) > probe_gap {
+                peer.silent_since = now.saturating_sub(probe_after);
             } else if peer.heard != peer.heard_at_probe {
                 // It arrived at an unknown time after the previous probe.
                 peer.silent_since = peer.probed;
@@ -233,7 +235,7 @@ impl SimulatedNetwork {
             Some(now.saturating_sub(peer.silent_since))
         });
         let Some(silence) = silence else { return };
-        if silence >= station.config.peer_limit {
+        if silence >= limit {
             self.give_up(station, peer);
             self.redial(station, peer);
         } else {

@@ -223,7 +223,7 @@ fn fuzz_config(node: NodeId) -> SocketConfig {
         secret: [7; 32],
         listen: String::new(),
         inline_max: 1 << 20,
-        peer_limit: super::PEER_LIMIT_DEFAULT,
+        peer_limit: crate::peer_limit(false),
         request_frames: slab.pool(1),
         reply_frames: slab.pool(1),
         slab: None,

@@ -96,9 +96,6 @@ pub struct SocketConfig {
     pub connections: usize,
 }
 
-/// Default peer time limit.
-pub const PEER_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
-
 /// Default bound on connected peers: several times the working set of a job on current nodes.
 pub const CONNECTIONS_DEFAULT: usize = 128;
 
@@ -309,6 +306,10 @@ impl Fabric for SocketFabric {
 
     fn inline_max(&self) -> usize {
         self.inner.config.inline_max
+    }
+
+    fn peer_limit(&self) -> Duration {
+        self.inner.config.peer_limit
     }
 
     fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> SendFuture {

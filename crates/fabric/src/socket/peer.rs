@@ -5,7 +5,8 @@ use super::dial::{ATTEMPT_LIMIT, DialError, NewConnection};
 use super::header::Kind;
 use super::outgoing::Outgoing;
 use super::{Inner, reader};
-use crate::{Lane, PROBE_GAP, PeerEvent, RECONNECT_PAUSE_MAX, UNREACHABLE_WAIT, waited};
+use crate::times::PeerTimes;
+use crate::{Lane, PeerEvent, RECONNECT_PAUSE_MAX, UNREACHABLE_WAIT};
 use rustix::net::{Shutdown, shutdown};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,8 +41,8 @@ pub(super) struct Probe {
 
 impl Probe {
     /// The length of the current silence, as far as probes cover it.
-    fn silence(self, now: Duration) -> Duration {
-        if now - self.last > PROBE_GAP { Duration::ZERO } else { now - self.silent_since }
+    fn silence(self, now: Duration, times: PeerTimes) -> Duration {
+        if now - self.last > times.probe_gap { Duration::ZERO } else { now - self.silent_since }
     }
 }
 
@@ -142,7 +143,7 @@ impl Inner {
         let peer_limit = self.config.peer_limit;
         let limit = if is_known_unreachable { UNREACHABLE_WAIT } else { peer_limit };
         self.runtime.timeout(limit, promise).await.unwrap_or_else(|| {
-            let limit = peer_limit.as_secs();
+            let limit = peer_limit.as_secs_f64();
             let why = format!("{node} is unreachable: it was silent for {limit} s and does not answer now");
             Err(Fault::new(Errno::EHOSTDOWN, why))
         })
@@ -162,8 +163,10 @@ impl Inner {
         self.wait_for_capacity().await;
         let now = self.runtime.clock.monotonic();
         // A silence before the connection broke counts towards the limit.
-        let silence = self.peers.lock().get(&node).map_or(Duration::ZERO, |peer| peer.probe.silence(now));
-        let deadline = now + self.config.peer_limit.saturating_sub(silence);
+        let times = PeerTimes::new(self.config.peer_limit);
+        let silence = |peer: &Peer| peer.probe.silence(now, times);
+        let silence = self.peers.lock().get(&node).map_or(Duration::ZERO, silence);
+        let deadline = now + times.limit.saturating_sub(silence);
         if let Some(fault) = silent {
             self.give_up(node, PeerEvent::Unreachable, &fault.to_string());
         }
@@ -210,7 +213,7 @@ impl Inner {
             log::warn!("{node} {status}: {why}");
             self.notify(node, event);
         }
-        let limit = self.config.peer_limit.as_secs();
+        let limit = self.config.peer_limit.as_secs_f64();
         let fault = Fault::new(Errno::EHOSTDOWN, format!("{node} {status} (time limit {limit} s): {why}"));
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(fault.clone())));
     }
@@ -312,6 +315,7 @@ impl Inner {
     /// Pings a peer, or drops its connections if it was silent for the peer time limit.
     pub(super) fn probe(&self, node: NodeId) {
         let now = self.runtime.clock.monotonic();
+        let PeerTimes { limit, probe_after, probe_gap, .. } = PeerTimes::new(self.config.peer_limit);
         let (connections, silent) = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&node) else { return };
@@ -324,8 +328,8 @@ impl Inner {
             let probe = &mut peer.probe;
             if stalled {
                 probe.silent_since = now;
-            } else if now - probe.last > PROBE_GAP {
-                probe.silent_since = now.saturating_sub(waited(self.config.peer_limit));
+            } else if now - probe.last > probe_gap {
+                probe.silent_since = now.saturating_sub(probe_after);
             } else if heard != probe.heard {
                 // It arrived at an unknown time after the previous probe.
                 probe.silent_since = probe.last;
@@ -333,8 +337,8 @@ impl Inner {
             (probe.heard, probe.last) = (heard, now);
             (connections, now - probe.silent_since)
         };
-        if silent >= self.config.peer_limit {
-            let why = format!("{node} was silent for {} s", silent.as_secs());
+        if silent >= limit {
+            let why = format!("{node} was silent for {:.1} s", silent.as_secs_f64());
             let fault = Fault::new(Errno::ETIMEDOUT, why);
             connections.iter().for_each(|connection| connection.close(fault.clone()));
         } else if let Some(connection) = connections.last() {

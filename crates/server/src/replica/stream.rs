@@ -33,8 +33,8 @@ struct Stream {
     records: VecDeque<Arc<[u8]>>,
     /// Numbers of the last records that backups have confirmed. A backup without a number has all that are not in `records`.
     confirmed: BTreeMap<NodeId, u64>,
-    /// Backups whose copy has other records. They get no more.
-    differing: BTreeSet<NodeId>,
+    /// Backups whose copy is of no use: it has other records, or the backup cannot store changes. They get no more.
+    failed: BTreeSet<NodeId>,
     /// The node to which the home is being copied, when the records of its copy are chosen: it gets those that follow.
     joining: Option<Joining>,
 }
@@ -82,7 +82,7 @@ impl Stream {
         let joining = self.joining.map(|joining| joining.node);
         let counts = |node: &NodeId| backups.contains(node) || joining == Some(*node);
         self.confirmed.retain(|node, _| counts(node));
-        self.differing.retain(counts);
+        self.failed.retain(counts);
         let all = backups.iter().copied().chain(joining);
         let have = all.map(|node| self.confirmed(node)).min().unwrap_or(self.last.number);
         let drop = have.saturating_sub(self.base());
@@ -145,7 +145,7 @@ impl Streams {
             let is_copied = !stream.records.is_empty()
                 && (map.backups(home).contains(&backup)
                     || stream.is_joining(backup, |joining| joining.gets_records))
-                && !stream.differing.contains(&backup);
+                && !stream.failed.contains(&backup);
             if is_copied && !batch.add(home, stream, stream.confirmed(backup), sent) {
                 break;
             }
@@ -233,7 +233,7 @@ impl Replicas {
         let mut streams = self.streams.lock();
         for home in homes {
             if let Some(stream) = streams.homes.get_mut(home)
-                && stream.differing.insert(backup)
+                && stream.failed.insert(backup)
             {
                 log::warn!("the copy of {home} on {backup} differs: changes wait for a home map without it");
             }
@@ -246,7 +246,7 @@ impl Replicas {
         let mut streams = self.streams.lock();
         let mut is_new = false;
         for home in backups.get(&backup).into_iter().flatten() {
-            is_new |= streams.homes.get_mut(home).is_some_and(|stream| stream.differing.insert(backup));
+            is_new |= streams.homes.get_mut(home).is_some_and(|stream| stream.failed.insert(backup));
         }
         if is_new {
             log::error!("{backup} cannot store changes, which wait for a home map without it: {fault}");
@@ -273,11 +273,11 @@ impl Replicas {
         self.start_senders();
     }
 
-    /// The homes that this node serves, each with a backup whose copy has other records.
-    pub fn differing(&self) -> Vec<(HomeId, NodeId)> {
+    /// The homes that this node serves, each with a backup whose copy is of no use.
+    pub fn failed_copies(&self) -> Vec<(HomeId, NodeId)> {
         let streams = self.streams.lock();
         let of_home = |(&home, stream): (&HomeId, &Stream)| {
-            stream.differing.iter().map(|&backup| (home, backup)).collect::<Vec<_>>()
+            stream.failed.iter().map(|&backup| (home, backup)).collect::<Vec<_>>()
         };
         streams.homes.iter().flat_map(of_home).collect()
     }
@@ -357,6 +357,10 @@ impl Replicas {
             match self.ask(&map, backup, ReplicaRequest::Sync, None).await {
                 Ok(_) => return Ok(()),
                 Err(fault) if may_be_repeated(&fault) => self.wait_for_backup(&map, backup, &fault).await,
+                Err(fault) if fault.errno == Errno::EIO => {
+                    self.note_failed(backup, &fault);
+                    self.wait_for_backup(&map, backup, &fault).await;
+                }
                 Err(fault) => return Err(fault.context(format_args!("sync of the replicas on {backup}"))),
             }
         }

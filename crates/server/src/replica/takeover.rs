@@ -5,13 +5,14 @@
 //! - the requests of earlier primaries to this backup have ended, and
 //! - the services have started on the copy, as after a restart, and pending truncations are done.
 //!
-//! Requests wait meanwhile, those for units only until the requests to the backup have ended. They also wait while the node does not have the lease of the home map ([`MapLease`]).
+//! Requests wait meanwhile, those for units only until the requests to the backup have ended. They also wait while the node does not have
+//! the lease of the home map ([`MapLease`]), and after its store has failed.
 
 use super::{BackupService, Replicas, moved};
 use crate::cache::CacheService;
 use crate::lock::LockService;
 use crate::meta::MetaServices;
-use event_listener::Event;
+use event_listener::{Event, EventListener};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +52,7 @@ pub struct TakeoverParts {
     pub meta: Arc<MetaServices>,
     /// Coordinator of cached files.
     pub cache: Arc<CacheService>,
-    /// The locks of programs.
+    /// Locks of files.
     pub locks: Arc<LockService>,
 }
 
@@ -272,7 +273,7 @@ impl Takeover {
 
     /// What a request must wait for before this node may serve it; `None` if it may be served now.
     pub fn admit(&self, home: Option<HomeId>, request: &Request) -> Option<BoxFuture<'static, Result<()>>> {
-        if !is_served_by_primaries(request) || self.serves_all() && self.parts.lease.is_valid() {
+        if !is_served_by_primaries(request) || self.serves_all() && self.may_serve() {
             return None;
         }
         let (this, is_unit) = (self.me.upgrade()?, matches!(request, Request::Unit(_)));
@@ -282,6 +283,30 @@ impl Takeover {
     /// Whether this node serves all of its homes under the current map.
     fn serves_all(&self) -> bool {
         self.complete_epoch.load(Ordering::Acquire) == self.parts.cluster.epoch().0
+    }
+
+    /// Whether the node has the lease, and a store that accepts changes.
+    fn may_serve(&self) -> bool {
+        self.parts.lease.is_valid() && !self.gives_up()
+    }
+
+    /// Whether the store has failed and other nodes will serve the homes: the authority excludes this node as soon as it knows that, unless
+    /// it is the last one.
+    fn gives_up(&self) -> bool {
+        let TakeoverParts { cluster, node, ledger, .. } = &self.parts;
+        ledger.has_failed() && {
+            let map = cluster.map();
+            !map.excludes(*node) && map.excluded().len() + 1 < cluster.nodes().len()
+        }
+    }
+
+    /// Waits until the node may serve, or `changed` completes.
+    async fn wait_to_serve(&self, changed: EventListener) {
+        if self.gives_up() {
+            changed.await;
+        } else {
+            self.parts.lease.wait_valid(changed).await;
+        }
     }
 
     async fn wait_until_served(&self, home: Option<HomeId>, is_unit: bool) -> Result<()> {
@@ -299,11 +324,11 @@ impl Takeover {
                     None => !state.taking_over.values().any(waits),
                 }
             };
-            if is_served && self.parts.lease.is_valid() {
+            if is_served && self.may_serve() {
                 return Ok(());
             }
             if is_served {
-                self.parts.lease.wait_valid(changed).await;
+                self.wait_to_serve(changed).await;
             } else {
                 changed.await;
             }
@@ -316,10 +341,10 @@ impl Takeover {
     /// # Errors
     /// `EREMCHG` if another node serves the home, or perhaps one of all homes.
     pub async fn confirm(&self, home: Option<HomeId>, epoch: MapEpoch) -> Result<()> {
-        while !self.parts.lease.is_valid() {
+        while !self.may_serve() {
             let changed = self.changed.listen();
             self.check_primary(home, epoch)?;
-            self.parts.lease.wait_valid(changed).await;
+            self.wait_to_serve(changed).await;
         }
         self.check_primary(home, epoch)
     }

@@ -287,6 +287,11 @@ impl Ledger {
         state.logged_bytes >= self.options.log_bytes_max() && state.stalled.is_none()
     }
 
+    /// Whether a sync has failed, after which the ledger refuses all changes.
+    pub fn has_failed(&self) -> bool {
+        self.state.read().broken.is_some()
+    }
+
     /// Waits while the changes since the last checkpoint exceed their memory or the log its size. Callers with many
     /// records wait here before each.
     ///

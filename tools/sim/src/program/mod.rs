@@ -114,8 +114,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program on a cluster whose homes have this many replicas. Between two checks one agent fails at most, or hangs, but not that of
-    /// node 0, which checks use. Other faults that homes do not survive become failures and hangs.
+    /// The program on a cluster whose homes have this many replicas. Between two checks one agent fails or hangs at most, but not that of
+    /// node 0, which checks use, or one link between two nodes fails. Other faults that homes do not survive become failures and hangs.
     #[must_use]
     pub fn replicated(mut self, replicas: u32) -> Self {
         if replicas > 1 {
@@ -135,10 +135,11 @@ impl Program {
                 actions.retain_mut(|action| {
                     let Action::Injection(_, fault) = action else { return true };
                     let node = match *fault {
+                        Injection::Partition { from, to, .. } if from == to => return false,
+                        Injection::Partition { .. } => return std::mem::take(&mut may_fail),
                         Injection::Kill { node, .. } | Injection::Disk(node, _) | Injection::Rot(node) => {
                             node
                         }
-                        Injection::Partition { to, .. } => to,
                         // Only the authority changes the map.
                         Injection::Map(_) => return false,
                         _ => return true,

@@ -66,7 +66,7 @@ impl Run {
             let (view, first) = (View::ALL[view], &calls[numbers[0]]);
             if numbers.len() > 1 {
                 self.locate_race(view, object, &numbers, calls).await?;
-            } else if self.may_have_lost(view)
+            } else if self.may_have_lost(first.node, view)
                 && let (node, Some(end)) = (first.node, first.append_offset)
                 && self.model(view).object(object).data.ends_with_unpublished(node, end)
             {
@@ -98,7 +98,7 @@ impl Run {
         }
         let mut orders = Vec::new();
         find_orders(&racers, &mut Vec::new(), 0, &mut orders);
-        if orders.is_empty() && !self.may_have_lost(view) {
+        if orders.is_empty() && !numbers.iter().any(|&number| self.may_have_lost(calls[number].node, view)) {
             let words: Vec<_> = numbers.iter().map(|&number| calls[number].op.to_string()).collect();
             return Err(format!(
                 "{}: concurrent appends are not all found whole, each once, behind byte {end}: {}",

@@ -47,6 +47,7 @@ impl Run {
             }
         }
         let _pause = self.world.countdown.pause();
+        self.verify_readmitted()?;
         self.clear_explained();
         self.settle_locks();
         self.was_full = false;
@@ -60,6 +61,13 @@ impl Run {
         self.sync_all().await?;
         self.compare_copies().await?;
         self.compare_space().await
+    }
+
+    /// Checks that all nodes that can serve homes again are readmitted.
+    fn verify_readmitted(&self) -> Checked {
+        let map = self.world.map();
+        let left = map.excluded().iter().find(|node| self.world.can_serve(node.0 as usize));
+        left.map_or(Ok(()), |node| Err(format!("{node} is up, but still excluded")))
     }
 
     /// Compares the replicas of all homes.

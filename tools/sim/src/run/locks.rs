@@ -240,13 +240,13 @@ impl LockStep<'_> {
 impl Run {
     /// Returns true if no call can fail because a node is unreachable.
     fn is_reachable(&self, view: View) -> bool {
-        self.explained_errors.get(&view.index()).is_none_or(BTreeSet::is_empty)
+        self.excluded.is_empty() && self.explained_errors.get(&view.index()).is_none_or(BTreeSet::is_empty)
     }
 
-    /// Returns true if the home and the owner's node of a lock are up. Homes with replicas survive.
+    /// Returns true if the home and the owner's node of a lock are up. Homes with replicas survive, but drop the locks of excluded nodes.
     fn is_kept(&mut self, lock: &Lock) -> bool {
         if self.world.replicas() > 1 {
-            return self.world.is_up(lock.holder.node);
+            return self.world.is_up(lock.holder.node) && !self.excluded.contains(&lock.holder.node);
         }
         let inode = self.models.entry(lock.holder.view).or_default().object(lock.holder.object).inode;
         let home = inode.map(|inode| {
@@ -273,8 +273,11 @@ impl Run {
             let Some(mut wanted) = call.wanted() else { continue };
             match &call.end {
                 End::Returned(_) if self.is_kept(&wanted) => step.verify_grant(call, &wanted)?,
-                End::Failed(fault) => step.verify_refusal(call, &wanted, fault.errno)?,
-                End::Returned(_) | End::NodeFailed => {}
+                // An excluded node may not reach the home.
+                End::Failed(fault) if !self.excluded.contains(&call.node) => {
+                    step.verify_refusal(call, &wanted, fault.errno)?;
+                }
+                End::Returned(_) | End::Failed(_) | End::NodeFailed => {}
             }
             if call.has_returned() {
                 self.refresh(call, step.is_handover(call, &wanted));

@@ -113,6 +113,8 @@ struct Run {
     was_unreachable: bool,
     /// Programs that wait for a lock got a signal.
     signalled: Arc<AtomicBool>,
+    /// Nodes that the authority of the home map has excluded since the last check: their programs may get errors, and lose locks.
+    excluded: BTreeSet<usize>,
     /// Errors that the faults since the last check explain, by view.
     explained_errors: BTreeMap<usize, BTreeSet<i32>>,
     /// Failed calls since then that a fault explains.
@@ -168,8 +170,16 @@ impl Run {
         all.filter(move |((node, view, _), open)| (*node, *view, open.object) == file).map(|(_, open)| open)
     }
 
-    fn is_explained(&self, view: View, errno: Errno) -> bool {
-        self.explained_errors.get(&view.index()).is_some_and(|known| known.contains(&errno.0))
+    /// Whether a fault explains an error of a call on a node.
+    fn is_explained(&self, (node, view): (usize, View), errno: Errno) -> bool {
+        let is_unreached = [Errno::EHOSTDOWN, Errno::ETIMEDOUT].contains(&errno);
+        is_unreached && self.excluded.contains(&node)
+            || self.explained_errors.get(&view.index()).is_some_and(|known| known.contains(&errno.0))
+    }
+
+    /// Notes the nodes that are excluded, or were during the calls that have ended.
+    fn note_excluded(&mut self) {
+        self.excluded.extend(self.world.take_excluded());
     }
 
     async fn start(&mut self) -> Checked {
@@ -265,6 +275,7 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             locks: Vec::new(),
             has_partitions: false,
             was_unreachable: false,
+            excluded: BTreeSet::new(),
             signalled: Arc::default(),
             explained_errors: BTreeMap::new(),
             explained_failures: 0,

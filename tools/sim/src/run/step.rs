@@ -72,6 +72,7 @@ impl Run {
         }
         self.world.cancel_on_failure(call.node, watch);
         self.apply_countdown();
+        self.note_excluded();
         match &call.end {
             End::Returned(kernel::Output::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
             End::Returned(output) => log::trace!("... {output:?}"),
@@ -207,6 +208,7 @@ impl Run {
     /// Ends the period in which earlier faults explain errors.
     pub(super) fn clear_explained(&mut self) {
         self.explained_errors.clear();
+        self.excluded.clear();
         self.has_rotted = false;
     }
 
@@ -225,6 +227,9 @@ impl Run {
                 (self.must_restart, self.was_unreachable) = (true, true);
                 self.power_lost |= *power;
                 self.explain(&VIEWS, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
+            }
+            Injection::Partition { .. } if self.world.replicas() > 1 => {
+                (self.has_partitions, self.was_unreachable) = (true, true);
             }
             Injection::Partition { .. } => {
                 (self.has_partitions, self.was_unreachable) = (true, true);
@@ -286,6 +291,10 @@ impl Run {
                 self.explain(&VIEWS, &[Errno::EIO]);
                 // After a failed sync the node accepts no more changes; after other faults it works.
                 let is_sync = site.call.ends_with(" sync");
+                if self.world.replicas() > 1 {
+                    // Other nodes serve its homes.
+                    return true;
+                }
                 self.must_restart |= is_sync;
                 self.bytes_lost |= fault == FaultKind::Forgotten;
                 self.has_losses |= fault == FaultKind::Forgotten;

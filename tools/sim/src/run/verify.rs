@@ -88,7 +88,7 @@ impl Run {
                 Err(call.wrong(format!("succeeded, but should fail with {}", errnos.join(" or "))))
             }
             End::Failed(fault) if expected.contains(&fault.errno) => Ok(false),
-            End::Failed(fault) if self.is_explained(call.view, fault.errno) => {
+            End::Failed(fault) if self.is_explained((call.node, call.view), fault.errno) => {
                 self.explained_failures += 1;
                 Ok(true)
             }
@@ -308,12 +308,12 @@ impl Run {
         Ok(())
     }
 
-    /// Returns true if acknowledged writes of a view may be lost before they reach their homes.
-    pub(super) fn may_have_lost(&self, view: View) -> bool {
+    /// Returns true if acknowledged writes of a node to a view may be lost before they reach their homes.
+    pub(super) fn may_have_lost(&self, node: usize, view: View) -> bool {
         let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
         self.may_lack_space(view)
             || self.has_rotted
-            || failures.iter().any(|&errno| self.is_explained(view, errno))
+            || failures.iter().any(|&errno| self.is_explained((node, view), errno))
     }
 
     /// Returns `Some` if the observation is correct under the assumption that unpublished writes of the node were lost. The next close
@@ -324,7 +324,7 @@ impl Run {
         object: ObjectId,
         check: impl Fn(&FileData) -> Checked,
     ) -> Option<()> {
-        if !self.may_have_lost(call.view) {
+        if !self.may_have_lost(call.node, call.view) {
             return None;
         }
         let data = &mut self.model(call.view).object_mut(object).data;
@@ -358,7 +358,7 @@ impl Run {
             self.slots.remove(&(call.node, call.view.index(), slot));
         }
         // A close or fsync reports lost writes; a lock call does not (S4).
-        let is_lock = call.op.locks() && !self.may_have_lost(call.view);
+        let is_lock = call.op.locks() && !self.may_have_lost(call.node, call.view);
         let covers = is_fsync || is_lock || (is_close && open.flags.write);
         if call.has_returned() && covers {
             let object = self.model(call.view).object_mut(open.object);

@@ -2,9 +2,10 @@
 
 use super::World;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_agent::authority::Authority;
+use tameike_agent::authority::{Authority, MapChange};
 use tameike_agent::control::LeaseMessage;
 use tameike_core::limits::MAP_LEASE_INTERVAL;
 use tameike_core::{Cluster, HomeId, HomeMap, NodeId};
@@ -58,6 +59,7 @@ impl World {
             loop {
                 let Some(this) = world.upgrade() else { return };
                 this.decide();
+                this.send_all();
                 let pause = this.runtime().sleep(MAP_LEASE_INTERVAL);
                 drop(this);
                 pause.await;
@@ -65,17 +67,50 @@ impl World {
         });
     }
 
+    /// The nodes that were excluded since the last call, and those that are now.
+    pub fn take_excluded(&self) -> BTreeSet<usize> {
+        let now = self.map().excluded().iter().map(|node| node.0 as usize).collect();
+        std::mem::replace(&mut self.state.lock().excluded, now)
+    }
+
     fn authority(&self) -> Option<&Mutex<Authority>> {
         self.authority.as_ref()
     }
 
-    /// Decides about the map, and sends a message to each agent.
-    fn decide(self: &Arc<Self>) {
+    /// Decides about the map.
+    fn decide(&self) {
         let Some(authority) = self.authority() else { return };
         let now = self.runtime().clock.monotonic();
         let changes = authority.lock().tick(now);
-        changes.iter().for_each(|change| log::info!("the home map changes: {change:?}"));
+        for change in changes {
+            log::info!("the home map changes: {change:?}");
+            if let MapChange::Excluded(node, _) = change {
+                self.state.lock().excluded.insert(node.0 as usize);
+            }
+        }
+    }
+
+    /// Sends a message to each agent.
+    fn send_all(self: &Arc<Self>) {
         (0..self.count()).for_each(|node| self.send_lease(node));
+    }
+
+    /// Decides about the map when answers make that due.
+    fn decide_early(self: &Arc<Self>) {
+        let due = self.authority().and_then(|authority| authority.lock().decision_due());
+        let Some(due) = due.filter(|_| !std::mem::replace(&mut self.state.lock().decides, true)) else {
+            return;
+        };
+        let (world, runtime) = (Arc::downgrade(self), self.runtime());
+        self.runtime().spawn(async move {
+            runtime.sleep(due.saturating_sub(runtime.clock.monotonic())).await;
+            let Some(world) = world.upgrade() else { return };
+            world.state.lock().decides = false;
+            world.decide();
+            if world.authority().is_some_and(|authority| authority.lock().is_round_due()) {
+                world.send_all();
+            }
+        });
     }
 
     /// Sends a message to an agent, and takes its answer.
@@ -104,6 +139,7 @@ impl World {
                 if is_urgent {
                     world.send_lease(node);
                 }
+                world.decide_early();
             });
         });
     }

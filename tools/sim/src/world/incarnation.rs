@@ -17,15 +17,13 @@ use tameike_agent::{LocalFiles, MEMORY_MIN, Memory, ProcessState};
 use tameike_core::{Cluster, Fault, NodeId, Result, View};
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::simulated::SimulatedConfig;
-use tameike_fabric::{MapLease, Rpc};
+use tameike_fabric::{MapLease, Rpc, peer_limit};
 use tameike_io::os::runtime::yield_now;
 use tameike_io::{Frame, Pool, Runtime};
 use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
 use tameike_store::{ExtentStore, Ledger, Options, open_media};
 
-/// Silence after which a peer counts as unreachable, as in the product.
-const PEER_LIMIT: Duration = Duration::from_secs(10);
 /// Time for which an agent hangs: long enough that it is excluded.
 const HANG_TIME: Duration = Duration::from_secs(7);
 
@@ -66,7 +64,7 @@ impl World {
             node: id,
             runtime: runtime.clone(),
             inline_max: self.config.inline_max,
-            peer_limit: PEER_LIMIT,
+            peer_limit: peer_limit(self.config.replicas > 1),
             request_frames: memory.requests.clone(),
             reply_frames: memory.replies.clone(),
         });

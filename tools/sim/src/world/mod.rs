@@ -35,7 +35,7 @@ pub(crate) use holders::Flip;
 pub use holders::{Counts, Tally};
 use machine::Machine;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly;
@@ -51,6 +51,9 @@ use tameike_fabric::simulated::{NetworkFaults, SimulatedNetwork};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Runtime};
+
+/// Interval at which a drain checks whether a node that it waits for is excluded.
+const DRAIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// The state of an agent's process.
 struct Running {
@@ -71,6 +74,14 @@ struct Running {
     waiting: BTreeMap<u64, Resolver<()>>,
 }
 
+impl Running {
+    /// Whether its store accepts no more changes, in a job that goes on without it.
+    fn has_lost_store(&self) -> bool {
+        let has_failed = self.node.services().is_some_and(|services| services.ledger.has_failed());
+        has_failed && self.cluster.is_replicated()
+    }
+}
+
 struct Site {
     disks: Option<Disks>,
     running: Option<Running>,
@@ -84,6 +95,10 @@ struct State {
     waits: u64,
     /// The authority of the home map sends leases.
     has_leases: bool,
+    /// It decides before its next interval.
+    decides: bool,
+    /// The nodes that it has excluded, and that no one has asked for yet.
+    excluded: BTreeSet<usize>,
 }
 
 /// The cluster.
@@ -147,7 +162,14 @@ impl World {
             tree,
             authority: (config.replicas > 1).then(|| Mutex::new(authority::new(&cluster))),
             cluster: Arc::new(cluster),
-            state: Mutex::new(State { sites, incarnations: 0, waits: 0, has_leases: false }),
+            state: Mutex::new(State {
+                sites,
+                incarnations: 0,
+                waits: 0,
+                has_leases: false,
+                decides: false,
+                excluded: BTreeSet::new(),
+            }),
             simulation,
             countdown,
             tally,
@@ -193,7 +215,7 @@ impl World {
                 let running = state.sites[node].running.as_ref().ok_or(Errno::EHOSTDOWN)?;
                 (running.node.clone(), running.machine.runtime(), running.rpc.clone())
             };
-            assembly::greet(&rpc, &self.cluster).await?;
+            assembly::greet(&runtime, &rpc, &self.cluster).await?;
             assembly::begin(&node, &runtime, mode, &rpc)?;
         }
         self.send_leases();
@@ -260,6 +282,11 @@ impl World {
         let state = self.state.lock();
         let running = state.sites[node].running.as_ref()?;
         Some(look(&running.node, &running.machine.runtime(), &running.memory))
+    }
+
+    /// Returns true if the agent of a node is up, and its store, if it has one, accepts changes.
+    pub fn can_serve(&self, node: usize) -> bool {
+        self.state.lock().sites[node].running.as_ref().is_some_and(|running| !running.has_lost_store())
     }
 
     /// Returns the nodes that a running node considers unreachable.
@@ -337,28 +364,45 @@ impl World {
         }
     }
 
-    /// Drains all running nodes concurrently and merges their receipts, as a driver does.
+    /// Drains all nodes that are not excluded and merges their receipts, as a driver does: again if the home map changes meanwhile.
     pub async fn drain(&self, verify: bool) -> Receipt {
+        loop {
+            let epoch = self.map().epoch;
+            let receipt = self.drain_once(verify).await;
+            if self.map().epoch == epoch {
+                return receipt;
+            }
+        }
+    }
+
+    fn excludes(&self, node: usize) -> bool {
+        self.map().excludes(NodeId(node as u32))
+    }
+
+    async fn drain_once(&self, verify: bool) -> Receipt {
         let mut receipt = Receipt::default();
         let mut draining = Vec::new();
-        for node in 0..self.count() {
+        // Other nodes drain the data of an excluded node.
+        for node in (0..self.count()).filter(|&node| !self.excludes(node)) {
             let found = self.with(node, |node, runtime, _| {
                 (node.services().map(|services: &Services| services.cache.clone()), runtime.clone())
             });
             let Some((cache, runtime)) = found else {
-                // Other nodes drain the data of an excluded node.
-                if !self.map().excludes(NodeId(node as u32)) {
-                    receipt.faults.push(format!("node {node} is down"));
-                }
+                receipt.faults.push(format!("node {node} is down"));
                 continue;
             };
             let Some(cache) = cache else { continue };
             let (resolver, done) = tameike_io::os::runtime::promise();
             runtime.spawn(async move { resolver.resolve(assembly::drain(cache, verify).await) });
-            draining.push(done);
+            draining.push((node, done));
         }
-        for part in draining {
-            receipt.merge(part.await);
+        for (node, mut done) in draining {
+            while !self.excludes(node) {
+                if let Some(part) = self.runtime().timeout(DRAIN_PAUSE, &mut done).await {
+                    receipt.merge(part);
+                    break;
+                }
+            }
         }
         receipt
     }
@@ -378,18 +422,22 @@ impl World {
         let map = self.map();
         let stopped = |(node, site): (usize, &Site)| Some((node, site.disks.as_ref()?.stopped()));
         let sites = self.state.lock();
-        // Stores of excluded nodes have old copies only.
-        let current = sites.sites.iter().enumerate().filter(|(node, _)| !map.excludes(NodeId(*node as u32)));
+        // Stores of excluded nodes have old copies only. Those that have failed will be excluded.
+        let is_current = |(node, site): &(usize, &Site)| {
+            !map.excludes(NodeId(*node as u32)) && !site.running.as_ref().is_some_and(Running::has_lost_store)
+        };
+        let current = sites.sites.iter().enumerate().filter(is_current);
         let stopped: Vec<_> = current.filter_map(stopped).collect();
         drop(sites);
         stopped.into_iter().map(|(node, media)| Ok((node, check_media(media)?))).collect()
     }
 
-    /// Returns the sum of `of` over the stores of all running nodes.
+    /// Returns the sum of `of` over the stores of all running nodes that have not failed.
     pub(crate) fn space(&self, view: View, of: impl Fn(Space) -> u64) -> u64 {
         let of_node =
             |node: &Arc<Node>| node.services().map_or(0, |services| of(services.extents.space(view)));
-        (0..self.count()).filter_map(|node| self.with(node, |node, _, _| of_node(node))).sum()
+        let serving = (0..self.count()).filter(|&node| self.can_serve(node));
+        serving.filter_map(|node| self.with(node, |node, _, _| of_node(node))).sum()
     }
 }
 

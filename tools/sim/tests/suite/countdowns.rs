@@ -27,6 +27,36 @@ fn every_kind_of_call_can_fail_once() {
     }
 }
 
+/// The countdowns of the workload with replicas that have this fault.
+fn of_replicas(fault: FaultKind) -> Vec<Number> {
+    let counted = count(Workload::Replicas).expect("it passes without faults");
+    let all = numbers(&[(Workload::Replicas, counted)], Stride::Every);
+    all.into_iter().filter(|number| number.fault == fault).collect()
+}
+
+/// A node whose store has failed gives its homes up.
+#[test]
+fn a_failed_store_ends_no_job_with_replicas() {
+    let step = std::env::var("CUT_STEP").map_or(4, |step| step.parse().expect("a number"));
+    assert_eq!(failures(of_replicas(FaultKind::Forgotten).into_iter().step_by(step).collect(), None), []);
+}
+
+/// A call that is repeated at the next primary is recognized by its number.
+#[test]
+fn a_forgotten_call_is_detected() {
+    let (step, at) = std::env::var("CUT_DIED").map_or((7, 0), |text| {
+        let (step, at) = text.split_once(',').expect("two");
+        (step.parse().expect("a number"), at.parse().expect("a number"))
+    });
+    let numbers: Vec<_> = of_replicas(FaultKind::Died).into_iter().skip(at).step_by(step).collect();
+    println!("{} numbers", numbers.len());
+    let found = failures(numbers.clone(), Some(Canary::ForgottenCall));
+    for (number, failure) in &found {
+        println!("{number}: {}", failure.message);
+    }
+    assert!(!found.is_empty());
+}
+
 /// With a disk that acknowledges failed writes, bytes and records are lost silently.
 #[test]
 fn a_hidden_failure_is_detected() {

@@ -15,8 +15,10 @@ const CANARY_SEEDS: u64 = 1000;
 /// Seeds that run twice.
 const TWICE: u64 = 25;
 
-/// Seeds of `make test` with each number of replicas.
-const REPLICATED_SEEDS: u64 = 40;
+/// Seeds of `make test` with these numbers of replicas.
+const REPLICATED_SEEDS: [(u32, u64); 2] = [(2, 40), (3, 15)];
+/// Seeds within which bugs of takeovers are detected.
+const TAKEOVER_SEEDS: u64 = 150;
 
 fn batch(seeds: u64, canary: Option<Canary>, replicas: u32) -> (Vec<(u64, Failure)>, Counts) {
     let (how, tally) = (RunOptions { jobs: 2, canary, replicas, keep_going: false }, Tally::default());
@@ -39,13 +41,21 @@ fn seeds_pass() {
     assert!(flipped > SEEDS / 4 && detected > SEEDS / 100, "{counts}");
 }
 
-/// After each check, all replicas are equal.
+/// While agents fail, hang and lose each other, programs see errors on excluded nodes only. After each check, all replicas are equal.
 #[test]
 fn replicas_are_equal() {
-    for replicas in [2, 3] {
-        let (failed, _) = batch(REPLICATED_SEEDS, None, replicas);
+    for (replicas, seeds) in REPLICATED_SEEDS {
+        let (failed, _) = batch(seeds, None, replicas);
         let failed = failed.first().map(|(seed, failure)| (seed, failure.step, &failure.message));
         assert_eq!(failed, None, "{replicas} replicas");
+    }
+}
+
+#[test]
+fn bugs_of_takeovers_are_detected_soon() {
+    for canary in [Canary::EmptyReclaim, Canary::EndlessLease] {
+        let (found, _) = batch(TAKEOVER_SEEDS, Some(canary), 2);
+        assert!(!found.is_empty(), "{canary:?} is not detected in {TAKEOVER_SEEDS} seeds");
     }
 }
 

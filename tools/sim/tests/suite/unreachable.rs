@@ -133,3 +133,40 @@ fn requests_wait_no_longer_than_specified() {
         }
     }
 }
+
+/// Time in which other nodes serve the homes of a node that is cut off.
+const TAKEOVER_MAX: Duration = Duration::from_millis(2500);
+
+/// Returns how long a request to homes of node 1 takes if that node is cut off from these others before it. It must succeed.
+fn takeover_time(seed: u64, others: &[u32], (what, request): (&str, Request)) -> Duration {
+    on_cluster(WorldConfig { replicas: 2, ..WorldConfig::plain(seed, 3) }, async |at| {
+        let far = Arc::new(far_file(&at).await);
+        // At any time between two messages of the authority.
+        at.runtime().sleep(Duration::from_millis(1000 + 37 * seed)).await;
+        let begun = at.runtime().clock.monotonic();
+        for (one, other) in others.iter().map(|&other| (NodeId(1), NodeId(other))) {
+            at.network.cut(one, other);
+            at.network.cut(other, one);
+        }
+        let done = request(at.clone(), far.clone()).await;
+        let time = at.runtime().clock.monotonic() - begun;
+        assert_eq!(done.map_err(|fault| fault.to_string()), Ok(()), "{what}, seed {seed}, {others:?}");
+        assert_eq!(at.map().excluded(), [NodeId(1)], "{what}, seed {seed}, {others:?}");
+        time
+    })
+}
+
+#[test]
+fn homes_of_a_node_that_is_cut_off_move_soon() {
+    let mut times = Vec::new();
+    for (place, request) in REQUESTS.into_iter().enumerate() {
+        for seed in 0..3 {
+            for others in [&[0][..], &[0, 2]] {
+                times.push(takeover_time(10 * place as u64 + seed, others, request));
+            }
+        }
+    }
+    times.sort();
+    println!("{:?} to {:?}, median {:?}", times[0], times[times.len() - 1], times[times.len() / 2]);
+    assert!(times.iter().all(|time| *time <= TAKEOVER_MAX), "{times:?}");
+}

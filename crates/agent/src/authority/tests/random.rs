@@ -1,4 +1,4 @@
-//! Nodes that stop, end, hang up and lose each other at random, with late messages and a stopped authority: no two of them ever serve a home at
+//! Nodes that stop, end, hang up, lose each other and lose their stores at random, with late messages and a stopped authority: no two of them ever serve a home at
 //! the same time, and all that are left get their leases back.
 
 use super::*;
@@ -23,6 +23,8 @@ enum Fault {
     Cut(NodeId, NodeId),
     /// Messages from and to a node take this time.
     Slow(NodeId),
+    /// The store of a node accepts no changes for a time.
+    FailStore(NodeId),
     /// The authority does nothing for a time.
     StopAuthority,
 }
@@ -37,6 +39,7 @@ struct Agent {
     answers: BTreeMap<u64, Duration>,
     stopped_until: Duration,
     slow_until: Duration,
+    store_failed_until: Duration,
     has_ended: bool,
     has_hung_up: bool,
     unread: VecDeque<(Duration, LeaseMessage)>,
@@ -45,7 +48,7 @@ struct Agent {
 
 impl Agent {
     fn take(&mut self, now: Duration, message: LeaseMessage, unreachable: Vec<NodeId>) -> LeaseAnswer {
-        let LeaseMessage { number, acknowledged, map } = message;
+        let LeaseMessage { number, acknowledged, revoked, map } = message;
         if let Some(map) = map
             && self.map.as_ref().is_none_or(|known| known.epoch < map.epoch)
         {
@@ -54,9 +57,15 @@ impl Agent {
         if let Some(sent) = acknowledged.and_then(|number| self.answers.get(&number)) {
             self.until = self.until.max(*sent + MAP_LEASE);
         }
+        if revoked {
+            self.until = Duration::ZERO;
+            self.answers.clear();
+        }
         self.answers.insert(number, now + self.clock);
         let epoch = self.map.as_ref().expect("the first message has one").epoch;
-        LeaseAnswer { number, epoch, unreachable, differing: Vec::new(), copied: Vec::new() }
+        let store_failed = now < self.store_failed_until;
+        let (failed_copies, copied) = Default::default();
+        LeaseAnswer { number, epoch, unreachable, failed_copies, copied, store_failed }
     }
 
     fn serves(&self, now: Duration, node: NodeId, home: HomeId) -> bool {
@@ -97,6 +106,7 @@ impl World {
         let until = self.now + time;
         match fault {
             Fault::Stop(NodeId(node)) => self.agents[node as usize].stopped_until = until,
+            Fault::FailStore(NodeId(node)) => self.agents[node as usize].store_failed_until = until,
             Fault::Slow(NodeId(node)) => self.agents[node as usize].slow_until = until,
             Fault::Cut(one, other) => self.cuts.push((one, other, until)),
             Fault::StopAuthority => self.authority_stopped_until = until,
@@ -171,9 +181,13 @@ impl World {
             let note = if has_ended { Authority::ended } else { Authority::hung_up };
             note(&mut self.authority, node);
         }
-        if !self.authority.tick(now).is_empty() || now >= self.next_round {
-            self.next_round = now + MAP_LEASE_INTERVAL;
-            urgent = (0..NODES).map(NodeId).collect();
+        let is_round = now >= self.next_round;
+        if is_round || self.authority.decision_due().is_some_and(|due| due <= now) {
+            _ = self.authority.tick(now);
+            if is_round || self.authority.is_round_due() {
+                self.next_round = now + MAP_LEASE_INTERVAL;
+                urgent = (0..NODES).map(NodeId).collect();
+            }
         }
         urgent.into_iter().for_each(|node| self.send(node));
     }
@@ -213,6 +227,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => node().prop_map(Fault::HangUp),
         3 => (node(), node()).prop_map(|(one, other)| Fault::Cut(one, other)),
         2 => node().prop_map(Fault::Slow),
+        1 => node().prop_map(Fault::FailStore),
         2 => Just(Fault::StopAuthority),
     ]
 }

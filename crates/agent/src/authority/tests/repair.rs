@@ -55,8 +55,9 @@ impl Repaired {
                     number,
                     epoch: map.epoch,
                     unreachable: Vec::new(),
-                    differing: self.useless.iter().filter(of_node).copied().collect(),
+                    failed_copies: self.useless.iter().filter(of_node).copied().collect(),
                     copied: copied.collect(),
+                    store_failed: false,
                 };
                 self.authority.answered(node, answer, self.now);
             }
