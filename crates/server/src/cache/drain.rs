@@ -142,12 +142,16 @@ impl Drain {
         Ok((receipts, next))
     }
 
-    /// Marks files with uncommitted writes of a node that cannot be reached, in this receipt only, as the node may come back.
+    /// Marks files with uncommitted writes of a node that is excluded or cannot be reached, in this receipt only, as the node may come back.
     async fn mark_unreachable_writers(&self, page: &mut [(InodeId, Record)]) {
         let writers: BTreeSet<_> =
             page.iter().flat_map(|(_, record)| record.writers.iter().copied()).collect();
         let mut unreachable = BTreeSet::new();
         for node in writers {
+            if self.base.homes.excludes(node) {
+                unreachable.insert(node);
+                continue;
+            }
             // No file is behind the last inode number: the answer is empty.
             let answer =
                 self.base.homes.dirty_inodes((self.base.homes.epoch(), node), InodeId(u64::MAX), 1).await;

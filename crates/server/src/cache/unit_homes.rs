@@ -39,6 +39,11 @@ impl UnitHomes {
         self.cluster.primary(self.of_record(inode)) == self.rpc.local()
     }
 
+    /// Whether a node is excluded: it serves nothing, and may wait long before it answers.
+    pub(super) fn excludes(&self, node: NodeId) -> bool {
+        self.cluster.map().excludes(node)
+    }
+
     /// All nodes that hold units.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         self.cluster.map().nodes().to_vec()

@@ -1,13 +1,16 @@
 //! Fault countdowns over the mixed workloads: every call can fail once with each of its faults, and the checks detect hidden faults.
 
-use tameike_sim::countdown::FaultKind;
-use tameike_sim::run::Failure;
+use tameike_sim::countdown::{Countdown, FaultKind};
+use tameike_sim::run::{Failure, run_counted};
 use tameike_sim::runner::RunOptions;
 use tameike_sim::walk::{Number, Stride, Workload, count, numbers, walk};
 use tameike_sim::world::Canary;
 
 /// The test runs one of this many countdowns; `tameike-sim countdowns` runs all.
 const STRIDE: usize = 150;
+
+/// The same of failed stores in the workload with replicas.
+const STORE_STRIDE: usize = 4;
 
 fn chosen(stride: Stride) -> Vec<Number> {
     let all = Workload::ALL.map(|workload| (workload, count(workload).expect("it passes without faults")));
@@ -27,9 +30,12 @@ fn every_kind_of_call_can_fail_once() {
     }
 }
 
-/// The countdowns of the workload with replicas that have this fault.
-fn of_replicas(fault: FaultKind) -> Vec<Number> {
-    let counted = count(Workload::Replicas).expect("it passes without faults");
+/// The countdowns of the workload with replicas that have this fault. An injected bug changes the calls.
+fn of_replicas(fault: FaultKind, canary: Option<Canary>) -> Vec<Number> {
+    let countdown = Countdown::counting();
+    let passed = run_counted(&Workload::Replicas.program(canary), &countdown);
+    assert_eq!(passed, Ok(()), "it passes without faults");
+    let counted = countdown.counted();
     let all = numbers(&[(Workload::Replicas, counted)], Stride::Every);
     all.into_iter().filter(|number| number.fault == fault).collect()
 }
@@ -37,8 +43,8 @@ fn of_replicas(fault: FaultKind) -> Vec<Number> {
 /// A node whose store has failed gives its homes up.
 #[test]
 fn a_failed_store_ends_no_job_with_replicas() {
-    let step = std::env::var("CUT_STEP").map_or(4, |step| step.parse().expect("a number"));
-    assert_eq!(failures(of_replicas(FaultKind::Forgotten).into_iter().step_by(step).collect(), None), []);
+    let numbers = of_replicas(FaultKind::Forgotten, None).into_iter().step_by(STORE_STRIDE).collect();
+    assert_eq!(failures(numbers, None), []);
 }
 
 /// A call that is repeated at the next primary is recognized by its number.
@@ -48,7 +54,11 @@ fn a_forgotten_call_is_detected() {
         let (step, at) = text.split_once(',').expect("two");
         (step.parse().expect("a number"), at.parse().expect("a number"))
     });
-    let numbers: Vec<_> = of_replicas(FaultKind::Died).into_iter().skip(at).step_by(step).collect();
+    let numbers: Vec<_> = of_replicas(FaultKind::Died, Some(Canary::ForgottenCall))
+        .into_iter()
+        .skip(at)
+        .step_by(step)
+        .collect();
     println!("{} numbers", numbers.len());
     let found = failures(numbers.clone(), Some(Canary::ForgottenCall));
     for (number, failure) in &found {
