@@ -138,13 +138,9 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     let (replicas, copies) = replicas(parts, store)?;
     let copies = Arc::new(copies);
     let joins = replicas.as_ref().map(|replicas| {
-        Joins::start(JoinsParts {
-            replicas: replicas.clone(),
-            copies: copies.clone(),
-            ledger: store.ledger.clone(),
-            extents: store.extents.clone(),
-            activity: activity.clone(),
-        })
+        let (ledger, extents) = (store.ledger.clone(), store.extents.clone());
+        let (replicas, copies, activity) = (replicas.clone(), copies.clone(), activity.clone());
+        Joins::start(JoinsParts { replicas, copies, ledger, extents, activity })
     });
     let backups = BackupService::new(replica_parts(parts), store.ledger.clone(), store.extents.clone());
     let backups = Arc::new(backups);
@@ -172,18 +168,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         flush_pool: parts.memory.flushes.clone(),
         activity: activity.clone(),
     });
-    let cache = CacheService::new(CacheParts {
-        runtime: runtime.clone(),
-        cluster: cluster.clone(),
-        ledger: store.ledger.clone(),
-        extents: store.extents.clone(),
-        shared: store.shared.clone(),
-        lease: parts.lease.clone(),
-        rpc: parts.rpc.clone(),
-        activity: activity.clone(),
-        flush_parallel: if store.shared.shares_syncs() { FLUSH_TOGETHER } else { FLUSH_PARALLEL },
-        holders: holders.clone(),
-    })?;
+    let cache = cache(parts, store, &activity, &holders)?;
     let regions = RegionService::new(RegionParts {
         runtime,
         cluster: cluster.clone(),
@@ -211,6 +196,27 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     };
     services.takeover = takeover(parts, &services).await;
     Ok(services)
+}
+
+/// The coordinator of cached files.
+fn cache(
+    parts: &Parts<'_>,
+    store: &StoreParts,
+    activity: &Arc<Activity>,
+    holders: &Arc<CacheTable>,
+) -> Result<Arc<CacheService>> {
+    CacheService::new(CacheParts {
+        runtime: parts.runtime.clone(),
+        cluster: parts.cluster.clone(),
+        ledger: store.ledger.clone(),
+        extents: store.extents.clone(),
+        shared: store.shared.clone(),
+        lease: parts.lease.clone(),
+        rpc: parts.rpc.clone(),
+        activity: activity.clone(),
+        flush_parallel: if store.shared.shares_syncs() { FLUSH_TOGETHER } else { FLUSH_PARALLEL },
+        holders: holders.clone(),
+    })
 }
 
 /// The takeover of homes with replicas. Old copies in the store are gone when it returns.

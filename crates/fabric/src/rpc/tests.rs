@@ -71,7 +71,11 @@ impl Service for MemoryService {
         let hangs = context.home.is_some() && self.0.hangs.load(Ordering::SeqCst);
         let memory = self.0.clone();
         // Longer than any test waits.
-        hangs.then(|| async move { Ok(memory.runtime.sleep(Duration::from_secs(3600)).await) }.boxed())
+        let hang = async move {
+            memory.runtime.sleep(Duration::from_secs(3600)).await;
+            Ok(())
+        };
+        hangs.then(|| hang.boxed())
     }
 
     fn serve(
