@@ -146,7 +146,7 @@ impl Program {
                     };
                     let node = 1 + node % (count - 1);
                     *fault = match *fault {
-                        Injection::Kill { .. } | Injection::Rot(_) if alive > 1 => {
+                        Injection::Kill { power: false, .. } if alive > 1 => {
                             alive -= usize::from(may_fail);
                             Injection::Kill { node, power: false }
                         }

@@ -164,8 +164,9 @@ impl LockStep<'_> {
         self.releases.iter().any(|release| release.ends(lock))
     }
 
-    /// Checks that a granted lock conflicts with none whose owner has not begun to release it.
-    fn verify_grant(&self, call: &Call, wanted: &Lock) -> Checked {
+    /// Checks that a granted lock conflicts with none whose owner has not begun to release it. A lock that is lost in this step, which is not
+    /// `is_kept`, may conflict with others of the step.
+    fn verify_grant(&self, call: &Call, wanted: &Lock, is_kept: bool) -> Checked {
         let is_held = |lock: &&Lock| lock.is_certain && lock.excludes(wanted) && !self.is_touched(lock);
         let closes = || self.calls.iter().filter(|call| matches!(call.op, Op::Close { .. }));
         let is_closed = |lock: &Lock| {
@@ -173,7 +174,8 @@ impl LockStep<'_> {
         };
         let mut granted =
             self.granted.iter().filter(|(begun, _)| *begun != call.begun).map(|(_, lock)| *lock);
-        let is_both = |lock: &Lock| lock.excludes(wanted) && !is_closed(lock) && !is_closed(wanted);
+        let is_both =
+            |lock: &Lock| is_kept && lock.excludes(wanted) && !is_closed(lock) && !is_closed(wanted);
         match self.before.iter().find(is_held).copied().or(granted.find(is_both)) {
             Some(lock) => Err(call.wrong(format!("was granted, while {}", lock.in_words()))),
             None => Ok(()),
@@ -272,7 +274,10 @@ impl Run {
         for call in calls {
             let Some(mut wanted) = call.wanted() else { continue };
             match &call.end {
-                End::Returned(_) if self.is_kept(&wanted) => step.verify_grant(call, &wanted)?,
+                End::Returned(_) if self.is_kept(&wanted) => step.verify_grant(call, &wanted, true)?,
+                End::Returned(_) if self.excluded.contains(&call.node) => {
+                    step.verify_grant(call, &wanted, false)?;
+                }
                 // An excluded node may not reach the home.
                 End::Failed(fault) if !self.excluded.contains(&call.node) => {
                     step.verify_refusal(call, &wanted, fault.errno)?;
