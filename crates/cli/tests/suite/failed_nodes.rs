@@ -94,6 +94,16 @@ fn a_node_that_others_do_not_reach_is_excluded() {
 
 /// S20b. S52h.
 #[test]
+fn a_node_whose_device_has_failed_is_excluded() {
+    let sandbox = Sandbox::new();
+    let failed = sandbox.shared("store-failed-2");
+    let body = format!("touch {0}; shows 'excluded node: 2'", failed.display());
+    let output = sandbox.run("--local 3 --replicas 2 --job device", &script(&sandbox, &body)).exits(0);
+    let words = ["node 2 on localhost: its device has failed: other nodes serve its data"];
+    assert_contains(&err(&output), &words);
+}
+
+#[test]
 fn the_loss_of_all_copies_or_of_the_node_of_the_command_ends_the_job() {
     let sandbox = Sandbox::new();
     let body = "dirty 1; signal KILL 1; shows 'excluded node: 1'; signal KILL 2; sleep 1000";
