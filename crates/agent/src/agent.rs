@@ -23,7 +23,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
-use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeInfo, Result, View};
+use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeId, NodeInfo, Result, View};
 use tameike_fabric::ofi::OfiConfig;
 use tameike_fabric::rpc::RpcNode;
 use tameike_fabric::socket::{SocketConfig, SocketFabric};
@@ -135,6 +135,20 @@ impl Agent {
     }
 }
 
+/// Gives the fabric the addresses of the nodes of a job, now and whenever the home map has others.
+fn follow_nodes(fabric: &Arc<SocketFabric>, cluster: &Arc<Cluster>, node: NodeId) {
+    let (fabric, of_job) = (fabric.clone(), Arc::downgrade(cluster));
+    let follow = move || {
+        let Some(cluster) = of_job.upgrade() else { return };
+        let nodes = cluster.nodes();
+        let peers = nodes.iter().filter(|info| info.id != node);
+        fabric.set_peers(peers.map(|info| (info.id, info.address.clone())).collect());
+        fabric.keep(&cluster.neighbours(node));
+    };
+    follow();
+    cluster.watch(follow);
+}
+
 fn stopped() -> Fault {
     Fault::new(Errno::EINTR, "the agent stopped before the command ended")
 }
@@ -225,8 +239,6 @@ impl AgentControl for Agent {
     }
 
     fn join(&self, nodes: Vec<NodeInfo>, map: Option<HomeMap>) -> Result<()> {
-        let peers = nodes.iter().filter(|info| info.id != self.start.node);
-        self.fabric.set_peers(peers.map(|info| (info.id, info.address.clone())).collect());
         let cluster = Cluster::new(self.start.job.clone(), nodes, self.start.replicas)
             .map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
         if let Some(map) = map.filter(|map| map.epoch > cluster.epoch())
@@ -234,8 +246,8 @@ impl AgentControl for Agent {
         {
             return Err(Fault::new(Errno::EINVAL, "the home map is not one of this job"));
         }
-        self.fabric.keep(&cluster.neighbours(self.start.node));
         let cluster = Arc::new(cluster);
+        follow_nodes(&self.fabric, &cluster, self.start.node);
         let runtime = self.system.runtime();
         let packing = self.packed(&cluster)?;
         let parts = Parts {

@@ -268,8 +268,11 @@ fn replicas(parts: &Parts<'_>, store: &StoreParts) -> Result<(Option<Arc<Replica
 pub async fn greet(runtime: &Runtime, rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
     let deadline = runtime.clock.monotonic() + GREET_TIME_MAX;
     let (node, neighbours) = (rpc.local(), cluster.neighbours(rpc.local()));
-    let greeted = |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id);
-    let greet = cluster.nodes().iter().filter(greeted).map(|info| {
+    let map = cluster.map();
+    let greeted =
+        |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id) && !map.excludes(info.id);
+    let nodes = cluster.nodes();
+    let greet = nodes.iter().filter(greeted).map(|info| {
         async move {
             loop {
                 let call = rpc.call(info.id.into(), Request::Admin(AdminRequest::Status), None, None);

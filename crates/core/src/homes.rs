@@ -9,7 +9,7 @@
 //! serve their homes from then on.
 
 use crate::ids::{HomeId, NodeId};
-use crate::limits::{HOMES_MAX, HOMES_PER_NODE, REPLICAS_MAX, REPLICATED_NODES_MAX};
+use crate::limits::{ARRIVED_NODES_MAX, HOMES_MAX, HOMES_PER_NODE, REPLICAS_MAX, REPLICATED_NODES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -46,6 +46,8 @@ pub struct HomeMap {
     excluded: Vec<NodeId>,
     /// Homes that are being copied, ascending, each with the node that becomes a backup then.
     joining: Vec<(HomeId, NodeId)>,
+    /// Nodes that were added to the job, and nodes that were restarted and have another address, ascending.
+    arrived: Vec<NodeInfo>,
     /// All nodes that serve homes, ascending.
     nodes: Vec<NodeId>,
 }
@@ -58,19 +60,21 @@ struct Fields {
     backups: Vec<Vec<NodeId>>,
     excluded: Vec<NodeId>,
     joining: Vec<(HomeId, NodeId)>,
+    arrived: Vec<NodeInfo>,
 }
 
 impl From<Fields> for HomeMap {
-    fn from(Fields { epoch, primaries, backups, excluded, mut joining }: Fields) -> Self {
+    fn from(Fields { epoch, primaries, backups, excluded, mut joining, mut arrived }: Fields) -> Self {
         let nodes = ascending(primaries.clone());
         joining.sort_unstable();
-        Self { epoch, primaries, backups, excluded: ascending(excluded), joining, nodes }
+        arrived.sort_by_key(|info| info.id);
+        Self { epoch, primaries, backups, excluded: ascending(excluded), joining, arrived, nodes }
     }
 }
 
 impl From<HomeMap> for Fields {
-    fn from(HomeMap { epoch, primaries, backups, excluded, joining, .. }: HomeMap) -> Self {
-        Self { epoch, primaries, backups, excluded, joining }
+    fn from(HomeMap { epoch, primaries, backups, excluded, joining, arrived, .. }: HomeMap) -> Self {
+        Self { epoch, primaries, backups, excluded, joining, arrived }
     }
 }
 
@@ -105,11 +109,13 @@ impl HomeMap {
         }
         let count = (devices.len() * HOMES_PER_NODE).next_power_of_two().min(HOMES_MAX);
         let primaries = (0..count).map(|home| devices[home % devices.len()].id).collect();
-        let mut chosen = Backups { devices: &devices, copies: vec![0; devices.len()] };
+        let served = |place| (count + devices.len() - 1 - place) / devices.len();
+        let copies = (0..devices.len()).map(|place| served(place) as u32).collect();
+        let mut chosen = Backups { devices: &devices, copies };
         let replicated = 0..if replicas > 1 { count } else { 0 };
         let backups = replicated.map(|home| chosen.choose(home, replicas as usize - 1)).collect();
-        let (excluded, joining) = Default::default();
-        Ok(Fields { epoch: MapEpoch(1), primaries, backups, excluded, joining }.into())
+        let (excluded, joining, arrived) = Default::default();
+        Ok(Fields { epoch: MapEpoch(1), primaries, backups, excluded, joining, arrived }.into())
     }
 
     /// The next map, after `change`.
@@ -131,6 +137,29 @@ impl HomeMap {
                 backups.retain(|backup| *backup != node);
             }
         })
+    }
+
+    /// The next map, which has a node that is new in the job, or that was restarted and has another address. It is excluded until it answers.
+    #[must_use]
+    pub fn adding(&self, node: NodeInfo) -> Self {
+        let next = self.next(|map| {
+            map.excluded.push(node.id);
+            map.arrived.retain(|other| other.id != node.id);
+            map.arrived.push(node);
+        });
+        debug_assert!(next.is_valid(), "a node that has homes is excluded first");
+        next
+    }
+
+    /// This map with other addresses of the nodes that have arrived since the job began.
+    #[must_use]
+    pub fn with_arrived(&self, arrived: Vec<NodeInfo>) -> Self {
+        Fields { arrived, ..Fields::from(self.clone()) }.into()
+    }
+
+    /// The nodes that were added to the job, and those that were restarted and have another address, ascending.
+    pub fn arrived(&self) -> &[NodeInfo] {
+        &self.arrived
     }
 
     /// The next map, in which a node is excluded: it is no backup, and the first backup of each of its homes serves the home. Homes of which it
@@ -225,6 +254,9 @@ impl HomeMap {
                 && !self.backups(*home).contains(joiner)
                 && !self.excludes(*joiner)
         };
+        let arrives_once = self.arrived.len() <= ARRIVED_NODES_MAX
+            && self.arrived.windows(2).all(|pair| pair[0].id < pair[1].id);
+        let sizes = sizes && arrives_once;
         let joins_once = self.joining.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let sizes = sizes && joins_once && self.joining.iter().all(may_join);
         let mut homes = self.primaries.iter().zip(&self.backups);
@@ -233,6 +265,16 @@ impl HomeMap {
                 let replicas = BTreeSet::from_iter(backups.iter().chain([primary]));
                 replicas.len() == backups.len() + 1
             })
+    }
+
+    /// Number of nodes that have a copy of a home.
+    pub fn copies(&self, home: HomeId) -> usize {
+        1 + self.backups(home).len()
+    }
+
+    /// The nodes that have a copy of a home, the one that serves it first.
+    pub fn replicas(&self, home: HomeId) -> impl Iterator<Item = NodeId> + '_ {
+        std::iter::once(self.primary(home)).chain(self.backups(home).iter().copied())
     }
 
     /// The node that serves a home.
@@ -288,7 +330,7 @@ impl HomeMap {
 /// Chooses backups, home after home.
 struct Backups<'a> {
     devices: &'a [&'a NodeInfo],
-    /// Number of homes of which each of them is a backup so far.
+    /// Number of homes of which each of them has a copy so far.
     copies: Vec<u32>,
 }
 

@@ -79,6 +79,8 @@ pub const HOLDERS_SENT_MAX: usize = 8;
 pub const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Largest number of reports about holders in one message.
 pub const HOLDER_REPORTS_MAX: usize = 64;
+/// Largest number of nodes that are added to a running job, or restarted.
+pub const ARRIVED_NODES_MAX: usize = 256;
 /// Largest number of locks of one file, held and waiting, by all programs.
 pub const LOCKS_PER_FILE_MAX: usize = 1 << 14;
 /// Number of extents of one unit beyond which it is rewritten as one.
@@ -89,9 +91,10 @@ const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as us
 const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_CACHE_TIME.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
 const _: () = assert!(4 * HOMES_MAX <= MESSAGE_SIZE_MAX);
-// Two bytes for each replica, and two more.
+// Two bytes for each replica, and two more; and a host name with an address for each node that has arrived.
 const _: () = assert!(
     REPLICATED_NODES_MAX.next_power_of_two() * HOMES_PER_NODE * 2 * (REPLICAS_MAX as usize + 1)
+        + ARRIVED_NODES_MAX * (NAME_SIZE_MAX + 128)
         <= MESSAGE_SIZE_MAX
 );
 const _: () = assert!(HOMES_MAX.is_power_of_two() && HOMES_MAX >= NODES_MAX as usize);

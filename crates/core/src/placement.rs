@@ -6,7 +6,7 @@ use crate::limits::SLOT_COUNT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Distribution of a file's data over the burst-buffer nodes.
@@ -65,14 +65,24 @@ impl std::str::FromStr for Layout {
 pub struct Cluster {
     /// The job.
     pub job: JobId,
-    nodes: Vec<NodeInfo>,
+    /// The nodes with which the job began. Placement depends on these only.
+    founders: Vec<NodeInfo>,
+    /// The burst-buffer nodes among them.
     device_nodes: Vec<NodeId>,
     /// Number of homes, which never changes.
     homes: u64,
     /// Whether homes have replicas.
     is_replicated: bool,
-    map: RwLock<Arc<HomeMap>>,
+    current: RwLock<Current>,
     watchers: RwLock<Vec<Watcher>>,
+}
+
+/// What changes while the job runs.
+#[derive(Debug)]
+struct Current {
+    map: Arc<HomeMap>,
+    /// All nodes, by number.
+    nodes: Arc<[NodeInfo]>,
 }
 
 /// A function that is called after each change of the home map.
@@ -85,7 +95,8 @@ impl std::fmt::Debug for Watcher {
 }
 
 impl Cluster {
-    /// A cluster of these nodes, which are numbered in order from 0, with the first home map, in which each home has this many replicas.
+    /// A cluster of the nodes with which a job begins, which are numbered in order from 0, with the first home map, in which each home has this
+    /// many replicas.
     ///
     /// # Errors
     /// A message for people: no nodes, too many, wrong numbers, none with a device, or too few of these for the replicas.
@@ -101,13 +112,15 @@ impl Cluster {
             return Err("at least one node of a job must have a device".to_owned());
         }
         let map = HomeMap::initial(&nodes, replicas)?;
+        let (homes, is_replicated) = (map.count(), map.is_replicated());
+        let current = RwLock::new(Current { map: Arc::new(map), nodes: nodes.clone().into() });
         Ok(Self {
             job,
-            nodes,
+            founders: nodes,
             device_nodes,
-            homes: map.count(),
-            is_replicated: map.is_replicated(),
-            map: RwLock::new(Arc::new(map)),
+            homes,
+            is_replicated,
+            current,
             watchers: RwLock::default(),
         })
     }
@@ -117,17 +130,22 @@ impl Cluster {
         self.is_replicated
     }
 
+    fn current(&self) -> RwLockReadGuard<'_, Current> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The current home map.
     pub fn map(&self) -> Arc<HomeMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current().map.clone()
     }
 
     /// Replaces the home map by a newer one. Returns false if the map is not newer, or not of this job.
     pub fn replace_map(&self, map: HomeMap) -> bool {
-        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let is_newer = map.epoch > current.epoch && self.fits(&map);
+        let Some(nodes) = self.nodes_of(&map) else { return false };
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let is_newer = map.epoch > current.map.epoch;
         if is_newer {
-            *current = Arc::new(map);
+            *current = Current { map: Arc::new(map), nodes: nodes.into() };
             drop(current);
             let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
             watchers.iter().for_each(|watcher| watcher.0());
@@ -142,9 +160,26 @@ impl Cluster {
 
     /// Whether a map is valid, of a job with as many homes, and names nodes of this job only.
     pub fn fits(&self, map: &HomeMap) -> bool {
-        map.count() == self.homes
+        self.nodes_of(map).is_some()
+    }
+
+    /// All nodes of the job under a map, by number; `None` if the map is not one of this job.
+    fn nodes_of(&self, map: &HomeMap) -> Option<Vec<NodeInfo>> {
+        let mut nodes = self.founders.clone();
+        for info in map.arrived() {
+            match nodes.get_mut(info.id.0 as usize) {
+                Some(known) => known.clone_from(info),
+                None => nodes.push(info.clone()),
+            }
+        }
+        let is_numbered = nodes.iter().enumerate().all(|(place, node)| node.id.0 as usize == place);
+        let known = nodes.len();
+        let fits = map.count() == self.homes
             && map.is_valid()
-            && map.members().iter().all(|&node| self.node(node).is_some())
+            && is_numbered
+            && known <= crate::limits::NODES_MAX as usize
+            && map.members().iter().all(|node| (node.0 as usize) < known);
+        fits.then_some(nodes)
     }
 
     /// The node that serves a home now.
@@ -154,26 +189,31 @@ impl Cluster {
 
     /// The node that serves a home now, and the epoch of the map.
     pub fn route(&self, home: HomeId) -> (NodeId, MapEpoch) {
-        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        (map.primary(home), map.epoch)
+        let current = self.current();
+        (current.map.primary(home), current.map.epoch)
     }
 
     /// The epoch of the current home map.
     pub fn epoch(&self) -> MapEpoch {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
+        self.current().map.epoch
     }
 
-    /// All nodes, by number.
-    pub fn nodes(&self) -> &[NodeInfo] {
-        &self.nodes
+    /// All nodes, by number: those with which the job began, and those that were added to it.
+    pub fn nodes(&self) -> Arc<[NodeInfo]> {
+        self.current().nodes.clone()
     }
 
     /// The node with this number, if it exists.
-    pub fn node(&self, id: NodeId) -> Option<&NodeInfo> {
-        self.nodes.get(id.0 as usize)
+    pub fn node(&self, id: NodeId) -> Option<NodeInfo> {
+        self.current().nodes.get(id.0 as usize).cloned()
     }
 
-    /// The burst-buffer nodes.
+    /// Number of nodes with which the job began.
+    pub fn founders(&self) -> u32 {
+        self.founders.len() as u32
+    }
+
+    /// The burst-buffer nodes with which the job began.
     pub fn device_nodes(&self) -> &[NodeId] {
         &self.device_nodes
     }
@@ -181,7 +221,7 @@ impl Cluster {
     /// The nodes that stay connected with a node, so that its failure is detected at once. Their numbers differ from
     /// its own by a power of two, modulo the number of nodes. A few such steps reach all nodes.
     pub fn neighbours(&self, node: NodeId) -> Vec<NodeId> {
-        let count = self.nodes.len() as u64;
+        let count = self.current().nodes.len() as u64;
         let steps = (0..u64::BITS).map(|power| 1 << power).take_while(|step| *step < count);
         let around = steps.flat_map(|step| [step, count - step]);
         let mut all: Vec<_> =
@@ -236,22 +276,30 @@ impl Cluster {
         (0..self.homes.min(SLOT_COUNT.into())).map(|home| HomeId(home as u16))
     }
 
-    /// The burst-buffer node of `node`: itself, else one of its group, else any.
+    /// The burst-buffer node of `node`: itself, else one of its group with which the job began, else any of these.
     pub fn device_of(&self, node: NodeId) -> NodeId {
-        let Some(info) = self.node(node) else { return self.device_nodes[0] };
-        if info.device {
+        let info = match self.founders.get(node.0 as usize) {
+            Some(founder) => Some((founder.device, founder.group)),
+            None => self.current().nodes.get(node.0 as usize).map(|added| (added.device, added.group)),
+        };
+        let Some((device, group)) = info else { return self.device_nodes[0] };
+        if device {
             return node;
         }
         let of_group: Vec<_> =
-            self.device_nodes.iter().filter(|id| self.nodes[id.0 as usize].group == info.group).collect();
+            self.device_nodes.iter().filter(|id| self.founders[id.0 as usize].group == group).collect();
         let choice = if of_group.is_empty() { self.device_nodes.iter().collect() } else { of_group };
         *choice[node.0 as usize % choice.len()]
     }
 
-    /// The home that the burst-buffer node of `node` serves in the first map, for files that belong on one node.
+    /// The home for files that belong on one node, which the burst-buffer node of `node` serves in the first map. For a node that was added
+    /// to the job, the map decides whether it serves its home.
     pub fn home_at(&self, node: NodeId) -> HomeId {
-        let index = self.device_nodes.binary_search(&self.device_of(node)).unwrap_or_default();
-        self.numbered_home(index as u64)
+        let device = self.device_of(node);
+        match self.device_nodes.binary_search(&device) {
+            Ok(index) => self.numbered_home(index as u64),
+            Err(_) => self.numbered_home(device.0.into()),
+        }
     }
 
     /// The home of a unit.
@@ -463,7 +511,8 @@ mod tests {
         assert_eq!(changes.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert_eq!(cluster.route(HomeId(3)), (NodeId(0), next.epoch));
         let initial = |nodes: &[NodeInfo]| HomeMap::initial(nodes, 1).expect("enough nodes");
-        let three = [cluster.nodes(), &[NodeInfo { id: NodeId(2), ..cluster.nodes()[0].clone() }]].concat();
+        let three =
+            [&cluster.nodes()[..], &[NodeInfo { id: NodeId(2), ..cluster.nodes()[0].clone() }]].concat();
         let others =
             [initial(&three), initial(&three[..1]), cluster.map().with_primary(HomeId(3), NodeId(2))];
         for other in others {

@@ -14,7 +14,8 @@ impl CacheView {
             return;
         }
         let dir = stat.inode_id();
-        let others = self.cluster.nodes().iter().map(|info| info.id).filter(|&node| node != self.rpc.local());
+        let nodes = self.cluster.nodes();
+        let others = nodes.iter().map(|info| info.id).filter(|&node| node != self.rpc.local());
         let reports = others.map(|node| {
             let request = ClientRequest::Moved { dir, from: from.to_vec(), to: to.to_vec() };
             let call = self.rpc.call(node.into(), Request::Client(request), None, None);

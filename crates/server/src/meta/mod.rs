@@ -131,13 +131,15 @@ impl MetaService {
     fn start(home: HomeId, parts: &MetaParts) -> Result<u16> {
         let cluster = &parts.cluster;
         let root = Some(InodeId::ROOT).filter(|&root| cluster.inode_home(root) == home);
-        let owners = cluster.nodes().iter().map(|info| info.id);
+        let nodes = cluster.nodes();
+        let owners = nodes.iter().map(|info| info.id);
         let local = owners.filter(|&owner| cluster.home_at(owner) == home);
         let local = local.map(|owner| InodeId::local_root(owner, cluster.device_of(owner)));
         let roots = root.into_iter().chain(local).collect();
         let pinned = cluster.device_nodes().iter().copied();
         let pinned = pinned.filter(|&node| cluster.home_at(node) == home).collect();
-        let share = Share { home, count: cluster.map().count() as u32, pinned };
+        let (count, founders) = (cluster.map().count() as u32, cluster.founders());
+        let share = Share { home, count, pinned, founders };
         let (uid, gid) = parts.owner;
         let command = LogCommand::Start { roots, share, uid, gid, now: parts.runtime.now() };
         match execute(&parts.ledger, home, &command)?.outcome {

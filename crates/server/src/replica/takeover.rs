@@ -222,8 +222,12 @@ impl Takeover {
             {
                 let mut state = self.state.lock();
                 let reclaims = state.taking_over.get_mut(&home)?;
-                let mut nodes = self.parts.cluster.nodes().iter().map(|info| info.id);
-                if nodes.all(|node| map.excludes(node) || reclaims.complete.contains(&node)) {
+                let nodes = self.parts.cluster.nodes();
+                if nodes
+                    .iter()
+                    .map(|info| info.id)
+                    .all(|node| map.excludes(node) || reclaims.complete.contains(&node))
+                {
                     // The home stays among those that are taken over.
                     let is_fenced = reclaims.is_fenced;
                     return Some(std::mem::replace(reclaims, Reclaims { is_fenced, ..Reclaims::default() }));

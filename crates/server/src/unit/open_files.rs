@@ -13,7 +13,7 @@ const OPEN_TIME: Duration = Duration::from_millis(250);
 /// Open files, and the task that closes them.
 pub(super) struct OpenFiles {
     /// False if another agent with the same mount could remove a name while the file is open here.
-    is_alone_on_host: bool,
+    is_alone_on_host: Arc<AtomicBool>,
     /// The task runs.
     is_closing: Arc<AtomicBool>,
 }
@@ -26,17 +26,34 @@ pub(super) struct Reading<'a> {
 }
 
 impl OpenFiles {
-    pub(super) fn new(cluster: &Cluster, node: NodeId) -> Self {
-        let host = |node| cluster.node(node).map(|node| &node.host);
-        let beside = cluster.nodes().iter().filter(|other| Some(&other.host) == host(node));
-        Self { is_alone_on_host: beside.count() == 1, is_closing: Arc::default() }
+    pub(super) fn new(cluster: &Arc<Cluster>, node: NodeId) -> Self {
+        let is_alone_on_host = Arc::new(AtomicBool::new(is_alone(cluster, node)));
+        let (flag, weak) = (is_alone_on_host.clone(), Arc::downgrade(cluster));
+        cluster.watch(move || {
+            if let Some(cluster) = weak.upgrade() {
+                flag.store(is_alone(&cluster, node), Ordering::Relaxed);
+            }
+        });
+        Self { is_alone_on_host, is_closing: Arc::default() }
     }
+}
+
+/// Whether a node is the only one of the job on its host.
+fn is_alone(cluster: &Cluster, node: NodeId) -> bool {
+    let nodes = cluster.nodes();
+    let host = nodes.get(node.0 as usize).map(|info| &info.host);
+    nodes.iter().filter(|other| Some(&other.host) == host).count() == 1
 }
 
 impl UnitService {
     /// Begins a read. Takes the open file of this generation, if any.
     pub(super) fn begin_reading(&self, inode: InodeId, generation: Generation) -> Reading<'_> {
-        match self.parts.shared.open_file_cache().filter(|_| self.open_files.is_alone_on_host) {
+        match self
+            .parts
+            .shared
+            .open_file_cache()
+            .filter(|_| self.open_files.is_alone_on_host.load(Ordering::Relaxed))
+        {
             Some(cache) => {
                 let (file, token) = cache.take(inode, generation);
                 Reading { cache: Some((cache, token)), file }

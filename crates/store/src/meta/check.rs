@@ -275,7 +275,8 @@ impl Names {
             let newest = own.map(start_of).max().unwrap_or_default();
             let message = format!("the record of the part of the names that {home} has is missing");
             findings.wrong(Part::Names, message);
-            let share = Share { home, count, pinned: pinned.into_iter().collect() };
+            // Nodes that were added to the job are among those of the inodes.
+            let share = Share { home, count, pinned: pinned.into_iter().collect(), founders: u32::MAX };
             // Starts after that of the newest inode may have begun operations.
             let shard = ShardRecord { incarnation: newest.saturating_add(STARTS_UNKNOWN), share };
             findings.set(key_of_home(home, &key::shard()), codec::encode(&shard)?);

@@ -20,15 +20,18 @@ pub struct Share {
     pub home: HomeId,
     /// Number of all homes.
     pub count: u32,
-    /// Nodes whose pinned inodes this home has, ascending.
+    /// Nodes with which the job began and whose pinned inodes this home has, ascending.
     pub pinned: Vec<NodeId>,
+    /// Number of nodes with which the job began. Those of a node that was added to it are at the home with its number, modulo `count`.
+    pub founders: u32,
 }
 
 impl Share {
     /// Returns true if the home has the inode's record.
     pub fn keeps(&self, inode: InodeId) -> bool {
         match inode.pinned_node() {
-            Some(node) => self.pinned.binary_search(&node).is_ok(),
+            Some(node) if node.0 < self.founders => self.pinned.binary_search(&node).is_ok(),
+            Some(node) => node.0 % self.count.max(1) == u32::from(self.home.0),
             None => self.keeps_slot(inode.slot()),
         }
     }

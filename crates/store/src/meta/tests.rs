@@ -11,7 +11,7 @@ use tameike_core::{DirOffset, HomeId, Layout, NodeId};
 
 /// The part of one home of 4096.
 fn part_of(home: u16) -> Share {
-    Share { home: HomeId(home), count: 4096, pinned: vec![NodeId(0)] }
+    Share { home: HomeId(home), count: 4096, pinned: vec![NodeId(0)], founders: 1 }
 }
 
 impl Map {
@@ -451,7 +451,7 @@ fn the_format_of_log_commands_is_stable() {
         call,
     };
     let wire = Command::Commit { inode, end: 300, sparse: true, now };
-    let share = Share { home: HomeId(129), count: 300, pinned: vec![NodeId(3)] };
+    let share = Share { home: HomeId(129), count: 300, pinned: vec![NodeId(3)], founders: 4 };
     let commands = [
         (
             LogCommand::Start { roots: vec![InodeId(1)], share, uid: 1000, gid: 100, now },

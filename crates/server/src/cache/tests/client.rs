@@ -228,7 +228,7 @@ impl Client {
         let inode = (stat.kind == tameike_core::FileKind::File).then(|| stat.inode_id());
         let replaced = self.shared.pin(to).ok();
         let request = CacheRequest::Renamed { inode, from: from.to_vec(), to: to.to_vec() };
-        for node in self.cluster.nodes() {
+        for node in self.cluster.nodes().iter() {
             if inode.is_none_or(|inode| self.cluster.primary(self.cluster.inode_home(inode)) == node.id) {
                 self.rpc.call(node.id.into(), Request::Cache(request.clone()), None, None).await?;
             }

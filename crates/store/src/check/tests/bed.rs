@@ -124,7 +124,7 @@ impl Bed {
 
     fn fill(&mut self, store: &Store) {
         let ledger = &store.ledger;
-        let share = Share { home: HOME, count: 1, pinned: vec![NodeId(0)] };
+        let share = Share { home: HOME, count: 1, pinned: vec![NodeId(0)], founders: 1 };
         execute(ledger, &LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW });
         self.note = create(ledger, 1, entry(InodeId::ROOT, "note"), FileKind::File);
         let data = b"hello".to_vec();

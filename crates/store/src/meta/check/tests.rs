@@ -22,7 +22,7 @@ impl Node {
     fn started() -> Self {
         let mut node = Self::default();
         for home in (0..HOMES as u16).map(HomeId) {
-            let share = Share { home, count: HOMES, pinned: Vec::new() };
+            let share = Share { home, count: HOMES, pinned: Vec::new(), founders: 1 };
             let roots = vec![InodeId::ROOT].into_iter().filter(|&root| share.keeps(root)).collect();
             node.run(home, &LogCommand::Start { roots, share, uid: 1, gid: 1, now: NOW });
         }
