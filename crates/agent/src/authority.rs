@@ -7,10 +7,12 @@
 //!
 //! Some decisions are due before the next interval: see [`Authority::decision_due`] and [`Authority::is_round_due`].
 
+mod balance;
 mod member;
 mod repair;
 
 use crate::control::{LeaseAnswer, LeaseMessage};
+use balance::Balance;
 use member::{Contact, Member, Right};
 use repair::Repair;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,8 @@ const DECISION_PAUSE: Duration = Duration::from_millis(50);
 pub enum Cause {
     /// Its agent has ended, or the connection to it.
     Failed,
+    /// It has left the job, which has no home on it.
+    Left,
     /// It does not answer.
     Silent,
     /// It and other nodes cannot reach each other.
@@ -54,6 +58,8 @@ pub enum MapChange {
     Copying(HomeId, NodeId),
     /// The node is a backup of the home from now on.
     Copied(HomeId, NodeId),
+    /// The first node has no copy of the home any more. The second one does, and serves the home if the first one did.
+    Moved(HomeId, NodeId, NodeId),
 }
 
 /// The authority of the home map of one job. All times are those of one monotonic clock.
@@ -71,6 +77,7 @@ pub struct Authority {
     has_news: bool,
     is_round_due: bool,
     repair: Repair,
+    balance: Balance,
 }
 
 impl Authority {
@@ -81,8 +88,8 @@ impl Authority {
             (node, Member::new(excluded_in))
         };
         let members = nodes.into_iter().map(member).collect();
-        let (condemned, cuts, cut, has_news, is_round_due, repair) = Default::default();
-        Self { map, members, condemned, cuts, cut, last_tick: now, has_news, is_round_due, repair }
+        let (condemned, cuts, cut, has_news, is_round_due, repair, balance) = Default::default();
+        Self { map, members, condemned, cuts, cut, last_tick: now, has_news, is_round_due, repair, balance }
     }
 
     /// The current map.
@@ -152,8 +159,11 @@ impl Authority {
         self.exclude(Cause::Unreachable, now, &mut changes);
         self.readmit(now, &mut changes);
         self.repair(now, &mut changes);
+        let handed_over = self.balance.handing_over();
+        self.balance(now, &mut changes);
+        let hands_over = self.balance.handing_over() != handed_over;
         self.has_news = false;
-        self.is_round_due = has_new_cut || is_new || !changes.is_empty();
+        self.is_round_due = has_new_cut || is_new || hands_over || !changes.is_empty();
         changes
     }
 
@@ -161,7 +171,7 @@ impl Authority {
     fn right(&self, node: NodeId) -> Right {
         match self.map.excludes(node) {
             true => Right::Lost,
-            false if self.condemned.contains(&node) => Right::Revoked,
+            false if self.condemned.contains(&node) || self.balance.hands_over(node) => Right::Revoked,
             false => Right::Held,
         }
     }
@@ -187,7 +197,7 @@ impl Authority {
         let mut left = self.members.keys().filter(|node| !self.map.excludes(**node)).count();
         for (&node, member) in self.members.iter_mut().rev() {
             let applies = match cause {
-                Cause::Failed => member.contact != Contact::Open,
+                Cause::Failed | Cause::Left => member.contact != Contact::Open,
                 Cause::Silent => member.is_silent(MAP_LEASE, now),
                 Cause::Unreachable => self.condemned.contains(&node),
                 Cause::StoreFailed => self.condemned.contains(&node) && member.store_failed,
@@ -196,7 +206,8 @@ impl Authority {
                 self.map = self.map.excluding(node);
                 member.excluded_in = Some(self.map.epoch);
                 self.condemned.remove(&node);
-                changes.push(MapChange::Excluded(node, cause));
+                let has_left = cause == Cause::Failed && self.balance.is_leaving(node);
+                changes.push(MapChange::Excluded(node, if has_left { Cause::Left } else { cause }));
                 left -= 1;
             }
         }

@@ -233,6 +233,8 @@ pub enum AgentRequest {
         grace_ms: u64,
         /// True after an incomplete drain: the node must also keep a journal that names another node's dirty data.
         keep: bool,
+        /// Other nodes have all that this node has: remove dirty data too.
+        discard: bool,
     },
 }
 

@@ -28,6 +28,27 @@ impl Repair {
     pub(super) fn failed(&mut self, home: HomeId, node: NodeId, now: Duration) {
         self.failed.insert((home, node), now);
     }
+
+    /// Whether a copy of a home on a node was of no use lately.
+    pub(super) fn has_failed(&self, home: HomeId, node: NodeId) -> bool {
+        self.failed.contains_key(&(home, node))
+    }
+
+    /// Number of replicas that each home shall have; 0 if homes are never copied.
+    pub(super) fn replicas(&self) -> usize {
+        self.replicas
+    }
+
+    /// The nodes with a device.
+    pub(super) fn devices(&self) -> &[NodeInfo] {
+        &self.devices
+    }
+
+    /// Takes a node of the job into account, in place of an earlier one with its number.
+    pub(super) fn add_device(&mut self, node: NodeInfo) {
+        self.devices.retain(|other| other.id != node.id);
+        self.devices.extend(Some(node).filter(|node| node.device));
+    }
 }
 
 impl Authority {
@@ -47,13 +68,15 @@ impl Authority {
             self.repair.changed = now;
         }
         self.take_copied(changes);
-        if now < self.repair.changed + SETTLING_TIME {
+        self.repair.failed.retain(|_, at| now < *at + FAILED_TIME);
+        if !self.is_settled(now) {
             return;
         }
-        self.repair.failed.retain(|_, at| now < *at + FAILED_TIME);
         for home in self.map.homes().collect::<Vec<_>>() {
-            let is_whole = 1 + self.map.backups(home).len() >= self.repair.replicas;
-            if is_whole || self.map.joining(home).is_some() || self.map.excludes(self.map.primary(home)) {
+            if self.map.copies(home) >= self.repair.replicas
+                || self.map.joining(home).is_some()
+                || self.map.excludes(self.map.primary(home))
+            {
                 continue;
             }
             if let Some(node) = self.choose_joining(home) {
@@ -61,6 +84,11 @@ impl Authority {
                 changes.push(MapChange::Copying(home, node));
             }
         }
+    }
+
+    /// Whether homes may be copied: nodes have not failed or returned just now.
+    pub(super) fn is_settled(&self, now: Duration) -> bool {
+        self.repair.replicas > 0 && now >= self.repair.changed + SETTLING_TIME
     }
 
     fn take_copied(&mut self, changes: &mut Vec<MapChange>) {
@@ -80,8 +108,7 @@ impl Authority {
     /// The node that gets a copy of a home: on a host, then in a group, without a replica, as far as there is one, and with the fewest homes.
     fn choose_joining(&self, home: HomeId) -> Option<NodeId> {
         let info = |node: NodeId| self.repair.devices.iter().find(|info| info.id == node);
-        let replicas = self.map.backups(home).iter().copied().chain([self.map.primary(home)]);
-        let replicas: Vec<_> = replicas.filter_map(info).collect();
+        let replicas: Vec<_> = self.map.replicas(home).filter_map(info).collect();
         let load = |node| self.map.homes().filter(|&home| self.map.is_on(home, node)).count();
         let rank = |candidate: &&NodeInfo| {
             let host = replicas.iter().any(|one| one.host == candidate.host);
@@ -91,6 +118,7 @@ impl Authority {
         let may_get = |candidate: &&NodeInfo| {
             let node = candidate.id;
             self.right(node) == Right::Held
+                && !self.balance.is_leaving(node)
                 && !self.map.is_on(home, node)
                 && !self.repair.failed.contains_key(&(home, node))
                 && self.members.get(&node).is_some_and(|member| member.is_up())

@@ -1,6 +1,7 @@
 use super::*;
 use tameike_core::{MapEpoch, NodeInfo};
 
+mod balance;
 mod random;
 mod repair;
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Nodes on hosts of their own, in groups of two.
-fn infos(count: u32) -> Vec<NodeInfo> {
+pub(super) fn infos(count: u32) -> Vec<NodeInfo> {
     let node = |id| NodeInfo {
         id: NodeId(id),
         host: format!("host{id}"),
@@ -15,54 +15,64 @@ fn infos(count: u32) -> Vec<NodeInfo> {
 }
 
 /// An authority that repairs, and whose nodes answer at once.
-struct Repaired {
-    authority: Authority,
-    now: Duration,
-    failed: BTreeSet<NodeId>,
+pub(super) struct Repaired {
+    pub(super) authority: Authority,
+    pub(super) now: Duration,
+    pub(super) failed: BTreeSet<NodeId>,
     /// Whether primaries report copies as soon as they are listed.
-    copies: bool,
+    pub(super) copies: bool,
     useless: Vec<(HomeId, NodeId)>,
 }
 
 impl Repaired {
-    fn new(count: u32) -> Self {
-        let (nodes, now) = (infos(count), ms(10_000));
-        let map = HomeMap::initial(&nodes, 2).expect("enough nodes");
-        let authority = Authority::new(map, nodes.iter().map(|info| info.id), now).repairing(2, &nodes);
+    pub(super) fn new(count: u32) -> Self {
+        Self::of(infos(count), 2)
+    }
+
+    pub(super) fn of(nodes: Vec<NodeInfo>, replicas: u32) -> Self {
+        let now = ms(10_000);
+        let map = HomeMap::initial(&nodes, replicas).expect("enough nodes");
+        let authority =
+            Authority::new(map, nodes.iter().map(|info| info.id), now).repairing(replicas, &nodes);
         Self { authority, now, failed: BTreeSet::new(), copies: true, useless: Vec::new() }
     }
 
-    fn fail(&mut self, node: u32) {
+    pub(super) fn fail(&mut self, node: u32) {
         self.failed.insert(NodeId(node));
         self.authority.ended(NodeId(node));
     }
 
     /// Decides in intervals for a time, and returns the changes.
-    fn run(&mut self, time: Duration) -> Vec<MapChange> {
+    pub(super) fn run(&mut self, time: Duration) -> Vec<MapChange> {
         let (end, mut changes) = (self.now + time, Vec::new());
         while self.now < end {
             self.now += MAP_LEASE_INTERVAL;
             changes.extend(self.authority.tick(self.now));
-            let map = self.authority.map().clone();
-            let nodes: Vec<_> = self.authority.members.keys().copied().collect();
-            for node in nodes.into_iter().filter(|node| !self.failed.contains(node)) {
-                let Some(LeaseMessage { number, .. }) = self.authority.message(node, self.now) else {
-                    continue;
-                };
-                let of_node = |(home, _): &&(HomeId, NodeId)| map.primary(*home) == node;
-                let copied = map.all_joining().iter().filter(|_| self.copies).filter(of_node).copied();
-                let answer = LeaseAnswer {
-                    number,
-                    epoch: map.epoch,
-                    unreachable: Vec::new(),
-                    failed_copies: self.useless.iter().filter(of_node).copied().collect(),
-                    copied: copied.collect(),
-                    store_failed: false,
-                };
-                self.authority.answered(node, answer, self.now);
-            }
+            self.answer_all();
         }
         changes
+    }
+
+    /// Has each node answer a message.
+    pub(super) fn answer_all(&mut self) {
+        let map = self.authority.map().clone();
+        let nodes: Vec<_> = self.authority.members.keys().copied().collect();
+        for node in nodes.into_iter().filter(|node| !self.failed.contains(node)) {
+            let Some(LeaseMessage { number, .. }) = self.authority.message(node, self.now) else {
+                continue;
+            };
+            let of_node = |(home, _): &&(HomeId, NodeId)| map.primary(*home) == node;
+            let copied = map.all_joining().iter().filter(|_| self.copies).filter(of_node).copied();
+            let answer = LeaseAnswer {
+                number,
+                epoch: map.epoch,
+                unreachable: Vec::new(),
+                failed_copies: self.useless.iter().filter(of_node).copied().collect(),
+                copied: copied.collect(),
+                store_failed: false,
+            };
+            self.authority.answered(node, answer, self.now);
+        }
     }
 }
 
@@ -74,12 +84,13 @@ fn a_lost_copy_is_replaced_on_the_nodes_that_are_left() {
     bed.fail(5);
     let changes = bed.run(ms(2000));
     assert_eq!(changes, [MapChange::Excluded(NodeId(5), Cause::Failed)], "others may fail at the same time");
-    let changes = bed.run(ms(3000));
+    let changes = bed.run(ms(12_000));
     let map = bed.authority.map();
     assert!(map.is_valid() && map.all_joining().is_empty());
     let lost: Vec<_> = before.homes().filter(|home| before.is_on(*home, NodeId(5))).collect();
     let copied = |change: &&MapChange| matches!(change, MapChange::Copied(..));
-    assert_eq!(changes.iter().filter(copied).count(), lost.len());
+    // Some of the others move, so that the nodes have even shares.
+    assert!(changes.iter().filter(copied).count() >= lost.len());
     for home in map.homes() {
         let [backup] = map.backups(home) else { panic!("{home} has {:?}", map.backups(home)) };
         // Nodes 4 and 5 were one group: the others are in other groups than the primary.
