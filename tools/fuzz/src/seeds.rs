@@ -348,7 +348,7 @@ fn lines() -> Vec<Seed> {
         line(
             "control",
             "stop",
-            &AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true } },
+            &AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true, discard: false } },
         ),
         line("control", "ready", &answer(AgentReply::Ready { node: node(), address: "a:1".to_owned() })),
         line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),

@@ -264,6 +264,20 @@ Examples:
   tameike cache stat \"$TAMEIKE_CACHE/weights.bin\"";
 
 /// Below the options in `tameike recover --help`.
+pub(super) const GROW_LONG_HELP: &str = "\
+`grow` starts agents on the new nodes, with the settings of the job, and waits until
+each node has an even share of the data. Programs go on; requests to a node wait for
+some milliseconds when another node takes a part of its data over. Programs run on
+the new nodes with `tameike exec --node K`. The data of a job moves only if it has
+replicas: start the job with --replicas 2 or 3. Nodes on other hosts can be added
+only to a job that was started with --hosts or --hostfile.";
+pub(super) const RESTART_LONG_HELP: &str = "\
+The data of each node first moves to the other nodes, as with `shrink`, if these
+are enough for all replicas; otherwise it has a replica less until the new agent has
+it again. Then the agent ends, and the program at the same path, or --program, starts
+in its place. It must have the same version of the protocol between agents. Views of
+the node are not mounted meanwhile, and programs that run there are terminated: use
+it for nodes that serve data to others.";
 pub(super) const RECOVER_LONG_HELP: &str = "\
 A job that was killed, or whose drain was incomplete (exit code 75), leaves its
 dirty data in journals on its nodes' devices: in memory (/dev/shm, lost at

@@ -68,6 +68,14 @@ pub enum Action {
         #[command(subcommand)]
         action: CacheAction,
     },
+    /// Add nodes to a running job with --replicas: its data spreads over them, and programs go on
+    #[command(after_long_help = job::GROW_LONG_HELP)]
+    Grow(GrowArguments),
+    /// Remove nodes from a running job with --replicas: their data moves to the others first
+    Shrink(ShrinkArguments),
+    /// Restart the agents of nodes of a job with --replicas, one after another, to run a new version of tameike
+    #[command(after_long_help = job::RESTART_LONG_HELP)]
+    Restart(RestartArguments),
     /// Write everything the job holds to the shared file system now, and print the receipt
     Drain(DrainArguments),
     /// Finish the drain of interrupted jobs from their journals
@@ -189,6 +197,46 @@ pub struct ExecArguments {
     /// The command with its arguments; options of `tameike exec` precede it, and `--` may separate the two
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
+}
+
+/// `tameike grow`
+#[derive(Debug, Args)]
+#[group(id = "added", args = ["local", "hosts", "hostfile"], required = true, multiple = false)]
+pub struct GrowArguments {
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// Add N nodes on this host
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub local: Option<u32>,
+    /// Add one node on each of these hosts: a,b,c
+    #[arg(long, value_name = "LIST")]
+    pub hosts: Option<String>,
+    /// Add the nodes of a file, with one host per line
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub hostfile: Option<PathBuf>,
+}
+
+/// `tameike shrink`
+#[derive(Debug, Args)]
+pub struct ShrinkArguments {
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// The numbers of the nodes: K,L,... Programs that still run there when their data has moved are terminated
+    #[arg(long, value_name = "LIST", required = true, value_delimiter = ',')]
+    pub nodes: Vec<u32>,
+}
+
+/// `tameike restart`
+#[derive(Debug, Args)]
+pub struct RestartArguments {
+    #[command(flatten)]
+    pub job: JobChoice,
+    /// The numbers of the nodes: K,L,... Programs that run there are terminated
+    #[arg(long, value_name = "LIST", required = true, value_delimiter = ',')]
+    pub nodes: Vec<u32>,
+    /// The program for agents on this host [default: the path of the one that started the job]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub program: Option<PathBuf>,
 }
 
 /// `tameike status`

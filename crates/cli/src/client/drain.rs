@@ -40,6 +40,8 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
             | DriverReply::Warmed(_)
             | DriverReply::Files(_)
             | DriverReply::Measured(_)
+            | DriverReply::Resizing { .. }
+            | DriverReply::Resized
             | DriverReply::Ended { .. }
             | DriverReply::Failed(_) => {}
         }

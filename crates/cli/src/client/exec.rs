@@ -61,6 +61,7 @@ fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
     let place = Arc::new((record, job_dir));
     // In parallel, because a start may take a round trip to another host.
     let starting: Vec<_> = (0..place.0.plan.nodes.len() as u32)
+        .filter(|node| !place.0.gone.contains(node))
         .map(|node| {
             let (place, launch) = (place.clone(), launch(node));
             start_thread("start", move || Task::start(way, &place.0, &place.1, &launch, Stdio::Labelled))

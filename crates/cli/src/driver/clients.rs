@@ -29,7 +29,6 @@ pub type RemoteSignal = dyn Fn(NodeId, String, i32) + Send + Sync;
 /// The job, for the threads of connections.
 pub struct ClientContext {
     pub job_dir: PathBuf,
-    pub record: JobRecord,
     /// Sends events to the driver's loop.
     pub events: Sender<Event>,
     /// Signals commands on other hosts.
@@ -124,7 +123,9 @@ fn start_launched(
     files: Vec<OwnedFd>,
     context: &ClientContext,
 ) -> Result<(std::process::Child, String, bool)> {
-    let mut prepared = launch::prepare(&context.record, &context.job_dir, launch, false)?;
+    let none = || Fault::new(Errno::ENOENT, "the job has no record");
+    let record = JobRecord::read(&context.job_dir)?.ok_or_else(none)?;
+    let mut prepared = launch::prepare(&record, &context.job_dir, launch, false)?;
     let [input, output, errors] = <[OwnedFd; 3]>::try_from(files)
         .map_err(|_| Fault::new(Errno::EPROTO, "a launch needs input, output and error"))?;
     prepared.command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));

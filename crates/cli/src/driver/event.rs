@@ -69,6 +69,7 @@ impl Driver {
             if self.leases_due().is_some_and(|due| due <= monotonic()) {
                 self.tend_leases();
             }
+            self.tend_resize();
             if let Some(notice) = self.notices.pop_front() {
                 return notice;
             }

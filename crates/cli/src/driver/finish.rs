@@ -78,7 +78,7 @@ impl Driver {
     fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
-        let stop = self.ask(&AgentRequest::Stop { grace_ms, keep }, None);
+        let stop = self.ask(&AgentRequest::Stop { grace_ms, keep, discard: false }, None);
         let deadline = self.await_stop(stop, grace + limit);
         for link in &mut self.links {
             link.hang_up();

@@ -3,6 +3,7 @@
 use super::Driver;
 use super::event::{GatherId, Notice};
 use super::protocol::DriverReply;
+use super::start::LEFT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentAnswer, AgentReply, AgentRequest, Progress};
@@ -77,6 +78,18 @@ impl Driver {
         id
     }
 
+    /// Sends a request to agents that start while the job runs.
+    pub(super) fn ask_arriving(&mut self, request: &AgentRequest, nodes: &BTreeSet<u32>) -> GatherId {
+        let id = self.next_id;
+        self.next_id += 1;
+        for &node in nodes {
+            self.links[node as usize].send(id, request);
+        }
+        let waiting = nodes.clone();
+        self.gathers.insert(id, Gather { question: Some(request.clone()), waiting, ..Gather::default() });
+        id
+    }
+
     /// Returns the gather `id`; a finished one stays until it is taken.
     pub(super) fn gather(&self, id: GatherId) -> Option<&Gather> {
         self.gathers.get(&id)
@@ -93,6 +106,12 @@ impl Driver {
 
     /// Why the agent of a node does not reply to requests; `None` if it does, as far as is known.
     pub(super) fn absence(&self, node: u32) -> Option<Fault> {
+        if self.record.gone.contains(&node) {
+            return Some(Fault::new(Errno::EHOSTDOWN, LEFT));
+        }
+        if self.arriving.contains(&node) {
+            return Some(Fault::new(Errno::EHOSTDOWN, "it is joining the job"));
+        }
         let lost = self.lost.get(&node).map(|how| agent_failed(how));
         let excluded = |why| Fault::new(Errno::EHOSTDOWN, format!("excluded: {why}"));
         lost.or_else(|| self.why_excluded(node).map(excluded))
@@ -158,6 +177,9 @@ impl Driver {
         let fault = agent_failed(&how);
         self.lost.insert(node, how);
         let gathered = self.give_up(node, &fault);
+        if self.arriving.contains(&node) {
+            return gathered;
+        }
         if expected {
             return gathered.or(Some(Notice::AgentEnded));
         }

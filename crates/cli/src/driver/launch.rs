@@ -33,6 +33,9 @@ pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bo
             format!("the job has nodes 0 to {}, and no node {}", count - 1, launch.node),
         )
     })?;
+    if record.gone.contains(&launch.node) {
+        return Err(Fault::new(Errno::EINVAL, format!("node {} has left the job", launch.node)));
+    }
     let name: String = random_bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let words = enter_words(job_dir, launch, &name);
     keep_variables(record, host, job_dir, (launch, &name))?;

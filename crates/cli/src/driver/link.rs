@@ -8,6 +8,7 @@ use libc::SIGKILL;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
@@ -33,10 +34,20 @@ pub struct AgentLink {
 impl AgentLink {
     /// Starts an agent and sends its first line.
     pub fn start(plan: &JobPlan, start: &NodeStart, events: Sender<Event>) -> Result<Self> {
+        Self::start_program(Path::new("/proc/self/exe"), plan, start, events)
+    }
+
+    /// As [`Self::start`], with another program for agents on this host.
+    pub fn start_program(
+        program: &Path,
+        plan: &JobPlan,
+        start: &NodeStart,
+        events: Sender<Event>,
+    ) -> Result<Self> {
         let node = start.start.node.0;
         let host = &plan.nodes[node as usize];
         let mut command = if host.is_here() {
-            let mut command = Command::new("/proc/self/exe");
+            let mut command = Command::new(program);
             command.arg0("tameike").arg("agent");
             command
         } else {
@@ -69,6 +80,11 @@ impl AgentLink {
             let _ = events.send(Event::AgentGone { node, how });
         })?;
         Ok(link)
+    }
+
+    /// The handle of a node that has left the job.
+    pub fn gone(node: u32) -> Self {
+        Self { node, input: None, process: None }
     }
 
     pub fn node(&self) -> u32 {

@@ -14,6 +14,7 @@ mod link;
 pub mod protocol;
 mod recover;
 mod replicas;
+mod resize;
 mod run;
 mod start;
 mod status;
@@ -29,9 +30,11 @@ use event::{Event, Notice};
 use gather::Gather;
 use link::AgentLink;
 use replicas::Leases;
-use std::collections::{BTreeMap, VecDeque};
+use resize::Resize;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender};
-use tameike_agent::control::{AgentMode, Undrained};
+use tameike_agent::control::{AgentMode, Secret, Undrained};
+use tameike_core::NodeInfo;
 
 /// A running job.
 struct Driver {
@@ -39,6 +42,10 @@ struct Driver {
     job_dir: JobDir,
     record: JobRecord,
     mode: AgentMode,
+    /// What the agents of the job know and others do not.
+    secret: Secret,
+    /// The nodes with which the job began, with their addresses.
+    founders: Vec<NodeInfo>,
     links: Vec<AgentLink>,
     sender: Sender<Event>,
     events: Receiver<Event>,
@@ -47,6 +54,10 @@ struct Driver {
     notices: VecDeque<Notice>,
     /// The leases of the nodes, once all agents of a job with replicas have joined.
     leases: Option<Leases>,
+    /// Nodes that are being added, removed or restarted.
+    resize: Option<Resize>,
+    /// Nodes whose agents start while the job runs, and have not connected to the others.
+    arriving: BTreeSet<u32>,
     next_id: u64,
     /// Nodes whose agent has exited or is unreachable, with the cause.
     lost: BTreeMap<u32, String>,

@@ -1,5 +1,6 @@
 //! The protocol between other commands and a job's driver: JSON lines on the driver's socket.
 
+use crate::settings::hostfile::HostSpec;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,6 +41,23 @@ pub enum ClientRequest {
     Down {
         /// Read every file back and compare it.
         verify: bool,
+    },
+    /// Add nodes to the job. Replies: any number of `Resizing`, then `Resized` when all nodes have even shares of the data.
+    Grow {
+        /// The nodes.
+        nodes: Vec<HostSpec>,
+    },
+    /// Move the data of nodes to the others, and end their agents. Replies as to `Grow`.
+    Shrink {
+        /// The nodes.
+        nodes: Vec<u32>,
+    },
+    /// Restart the agents of nodes, one after another. Replies as to `Grow`.
+    Restart {
+        /// The nodes.
+        nodes: Vec<u32>,
+        /// The program for agents on the driver's host; by default the path of the one with which the job was started.
+        program: Option<PathBuf>,
     },
     /// Run a command on a node; its standard input, output and error accompany the line. Reply: `Ended`. Lines with `Signal`
     /// may follow; the end of the connection terminates the command.
@@ -114,6 +132,13 @@ pub enum DriverReply {
     Measured(Outcome),
     /// Progress of the drain.
     Progress(Progress),
+    /// Progress of a change of the nodes.
+    Resizing {
+        /// Copies of homes that are still to be made or to move.
+        copies: u64,
+    },
+    /// The change of the nodes is made.
+    Resized,
     /// The drain has ended.
     Receipt(Receipt),
     /// The launched command exited.
@@ -136,6 +161,8 @@ impl DriverReply {
             | Self::Files(_)
             | Self::Measured(_)
             | Self::Progress(_)
+            | Self::Resizing { .. }
+            | Self::Resized
             | Self::Receipt(_)
             | Self::Ended { .. } => Fault::new(Errno::EPROTO, "the driver sent an unexpected reply"),
         }

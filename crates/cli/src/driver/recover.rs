@@ -176,9 +176,9 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     };
     let old = JobRecord::read(job_dir.path())?.ok_or_else(none)?;
     let started = old.started;
-    let JobRecord { unknown, map, .. } = old;
-    let record =
-        JobRecord { state: JobState::Interrupted, started, unknown, map, ..JobRecord::new(old.plan)? };
+    let JobRecord { unknown, map, founders, gone, plan, .. } = old;
+    let new = JobRecord::new(plan)?;
+    let record = JobRecord { state: JobState::Interrupted, started, unknown, map, founders, gone, ..new };
     job_dir.revive()?;
     drop(lock);
     let mut driver =

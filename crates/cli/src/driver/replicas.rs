@@ -4,7 +4,9 @@
 
 use super::Driver;
 use super::event::Notice;
+use super::gather::Gather;
 use super::protocol::ReplicaStatus;
+use super::start::LEFT;
 use std::collections::BTreeMap;
 use std::iter::once;
 use std::time::Duration;
@@ -14,15 +16,20 @@ use tameike_core::limits::MAP_LEASE_INTERVAL;
 use tameike_core::{Errno, Fault, HomeMap, MapEpoch, NodeId, NodeInfo, Result};
 use tameike_io::os::process::monotonic;
 
+/// Why a node that was added is excluded at first.
+const ARRIVING: &str = "it is joining the job";
+
 /// The leases of a job's nodes.
 pub(super) struct Leases {
-    authority: Authority,
+    pub(super) authority: Authority,
     /// Time of the next messages to all nodes.
     next_round: Duration,
     /// The record of the job lacks the map: no agent may get it.
     is_unwritten: bool,
     /// The user knows that the record cannot be written.
     is_reported: bool,
+    /// Some homes lack a copy, after a failure.
+    is_lacking: bool,
     /// Why nodes are excluded, as a clause about "it".
     causes: BTreeMap<u32, &'static str>,
 }
@@ -48,8 +55,9 @@ impl Driver {
         for &node in self.lost.keys() {
             authority.ended(NodeId(node));
         }
-        let (is_unwritten, is_reported, causes) = Default::default();
-        self.leases = Some(Leases { authority, next_round: now, is_unwritten, is_reported, causes });
+        let (is_unwritten, is_reported, is_lacking, causes) = Default::default();
+        self.leases =
+            Some(Leases { authority, next_round: now, is_unwritten, is_reported, is_lacking, causes });
         self.tend_leases();
     }
 
@@ -63,6 +71,9 @@ impl Driver {
     pub(super) fn tend_leases(&mut self) {
         let Some(leases) = self.leases.as_mut().filter(|_| !self.stopping) else { return };
         let now = monotonic();
+        // The receipts of nodes that are asked at different times would lack files whose coordinator has changed.
+        let is_draining = |gather: &Gather| matches!(gather.question, Some(AgentRequest::Drain { .. }));
+        leases.authority.pause_moves(self.gathers.values().any(is_draining));
         let changes = leases.authority.tick(now);
         if !leases.authority.is_round_due() && now < leases.next_round {
             return;
@@ -72,16 +83,24 @@ impl Driver {
             leases.is_unwritten = true;
             self.record.map = Some(leases.authority.map().clone());
         }
-        let has_copied = changes.iter().any(|change| matches!(change, MapChange::Copied(..)));
         for change in changes {
             self.take_change(change);
         }
-        if has_copied {
-            self.report_repaired();
-        }
+        self.report_repaired();
         if self.has_written_map() {
             (0..self.links.len() as u32).for_each(|node| self.send_lease(node));
         }
+    }
+
+    /// Adds nodes to the map, or nodes that were restarted. Other agents get it soon.
+    pub(super) fn add_to_map(&mut self, infos: &[NodeInfo]) {
+        let Some(leases) = &mut self.leases else { return };
+        for info in infos {
+            leases.authority.add(info.clone());
+            leases.causes.insert(info.id.0, ARRIVING);
+        }
+        (leases.is_unwritten, leases.next_round) = (true, monotonic());
+        self.record.map = Some(leases.authority.map().clone());
     }
 
     /// Takes the answer of an agent, and sends its next message at once if that is urgent.
@@ -105,6 +124,10 @@ impl Driver {
     }
 
     fn send_lease(&mut self, node: u32) {
+        if self.arriving.contains(&node) {
+            // It has no map yet.
+            return;
+        }
         let (Some(leases), Some(link)) = (&mut self.leases, self.links.get_mut(node as usize)) else {
             return;
         };
@@ -115,7 +138,7 @@ impl Driver {
     }
 
     /// Writes the record if it lacks the current map. Until that succeeds, no messages are sent, and leases end.
-    fn has_written_map(&mut self) -> bool {
+    pub(super) fn has_written_map(&mut self) -> bool {
         let Some(leases) = self.leases.as_mut().filter(|leases| leases.is_unwritten) else { return true };
         match self.record.write(self.job_dir.path()) {
             Ok(()) => (leases.is_unwritten, leases.is_reported) = (false, false),
@@ -135,6 +158,7 @@ impl Driver {
             MapChange::Excluded(node, cause) => {
                 let why = match cause {
                     Cause::Failed => "it has failed",
+                    Cause::Left => LEFT,
                     Cause::Silent => "it does not answer",
                     Cause::Unreachable => "it cannot be reached by others",
                     Cause::StoreFailed => "its device has failed",
@@ -146,13 +170,18 @@ impl Driver {
                 self.notices.extend(gathered);
             }
             MapChange::Readmitted(node) => {
-                leases.causes.remove(&node.0);
+                let cause = leases.causes.remove(&node.0);
                 let host = &self.record.plan.nodes[node.0 as usize].host;
-                let message = format!("{node} on {host} answers again, and others reach it");
+                let what = match cause {
+                    Some(ARRIVING) => "has joined the job",
+                    _ => "answers again, and others reach it",
+                };
+                let message = format!("{node} on {host} {what}");
                 self.notices.push_back(Notice::Message(message));
             }
             MapChange::Copying(home, node) => log::info!("{home} is being copied to {node}"),
             MapChange::Copied(home, node) => log::info!("{node} is a backup of {home} now"),
+            MapChange::Moved(home, from, to) => log::info!("{home} has moved from {from} to {to}"),
             MapChange::Dropped(home, node) => {
                 log::info!("{node} is no backup of {home} any more: its copy is of no use");
             }
@@ -165,6 +194,10 @@ impl Driver {
             return;
         }
         let host = &self.record.plan.nodes[node as usize].host;
+        if why == LEFT {
+            self.notices.push_back(Notice::Message(format!("node {node} on {host} has left the job")));
+            return;
+        }
         let how = self.lost.get(&node).map_or_else(String::new, |how| format!(" ({how})"));
         let alone = self.record.map.as_ref().map_or(0, |map| map.served_by(NodeId(node)).count());
         let consequences = match alone {
@@ -184,15 +217,13 @@ impl Driver {
         self.notices.push_back(Notice::Message(message));
     }
 
-    /// Reports to the user that all homes have all replicas again, if they do.
+    /// Reports to the user that all homes have all replicas again, if some have lacked one.
     fn report_repaired(&mut self) {
-        let replicas = self.record.plan.replicas as usize;
-        let is_whole = self
-            .record
-            .map
-            .as_ref()
-            .is_some_and(|map| map.homes().all(|home| 1 + map.backups(home).len() >= replicas));
-        if is_whole {
+        let replicas = self.record.plan.replicas;
+        let Some(leases) = &mut self.leases else { return };
+        let map = leases.authority.map();
+        let is_lacking = map.homes().any(|home| map.copies(home) < replicas as usize);
+        if std::mem::replace(&mut leases.is_lacking, is_lacking) && !is_lacking {
             let message = format!("all data has {replicas} copies again");
             self.notices.push_back(Notice::Message(message));
         }
@@ -240,7 +271,12 @@ impl Driver {
         let map = self.record.map.as_ref()?;
         Some(ReplicaStatus {
             wanted: self.record.plan.replicas,
-            excluded: map.excluded().iter().map(|node| node.0).collect(),
+            excluded: map
+                .excluded()
+                .iter()
+                .map(|node| node.0)
+                .filter(|node| !self.record.gone.contains(node))
+                .collect(),
             homes: map.count(),
             homes_with_one_copy: map.homes().filter(|home| map.backups(*home).is_empty()).count() as u64,
             homes_without_node: map.homes_without_node().count() as u64,

@@ -129,7 +129,6 @@ impl Driver {
         let sender = self.sender.clone();
         super::clients::listen(super::clients::ClientContext {
             job_dir: self.job_dir.path().to_owned(),
-            record: self.record.clone(),
             events: self.sender.clone(),
             // The receiver lives until the process exits.
             remote_signal: Box::new(move |node, command, signal| {

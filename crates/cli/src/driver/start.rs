@@ -9,11 +9,12 @@ use super::link::AgentLink;
 use crate::node::start::NodeStart;
 use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tameike_agent::control::{
-    AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart, Secret,
+    AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart, Secret, Undrained,
 };
 use tameike_core::{Errno, Fault, NodeId, NodeInfo, Result};
 use tameike_io::os::process::{monotonic, random_bytes};
@@ -26,7 +27,9 @@ const FAULTS_TIME: Duration = Duration::from_secs(3);
 /// Time for nodes that were excluded to reach the others.
 const READMISSION_LIMIT: Duration = Duration::from_secs(10);
 /// The identifier of replies to the start.
-const START_ID: GatherId = 0;
+pub(super) const START_ID: GatherId = 0;
+/// Why a node that has left the job does not reply.
+pub(super) const LEFT: &str = "it has left the job";
 
 /// Input of [`Driver::start`].
 pub(super) struct Starting {
@@ -50,17 +53,22 @@ impl Driver {
     pub fn start(starting: Starting) -> Result<Self> {
         let Starting { base, job_dir, record, mode } = starting;
         let (sender, events) = channel();
+        let secret = Secret(random_bytes()?);
         let mut driver = Self {
             base,
             job_dir,
             record,
             mode,
+            secret,
+            founders: Vec::new(),
             links: Vec::new(),
             sender,
             events,
             gathers: BTreeMap::new(),
             notices: VecDeque::new(),
             leases: None,
+            resize: None,
+            arriving: BTreeSet::new(),
             next_id: START_ID + 1,
             lost: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -89,7 +97,12 @@ impl Driver {
         let nodes = self.collect_nodes(ready)?;
         let map = self.first_map(&nodes)?;
         self.record.write(self.job_dir.path())?;
-        let join = self.ask(&AgentRequest::Join { nodes: nodes.clone(), map }, None);
+        let founders = self.record.founders.map_or(nodes.len(), |count| nodes.len().min(count as usize));
+        let (founders, added) = nodes.split_at(founders);
+        // Their addresses are those of new processes.
+        let map = map.map(|map| map.with_arrived(added.to_vec()));
+        self.founders = founders.to_vec();
+        let join = self.ask(&AgentRequest::Join { nodes: founders.to_vec(), map }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
                 let messages =
@@ -102,11 +115,16 @@ impl Driver {
     }
 
     fn start_agents(&mut self) -> Result<()> {
-        let secret = Secret(random_bytes()?);
         let addresses = listen_addresses(&self.record.plan.nodes)?;
         let mut waiting = Gather::default();
         for (node, address) in (0_u32..).zip(addresses) {
-            let start = self.node_start(node, &secret, &std::net::SocketAddr::new(address, 0).to_string());
+            if self.record.gone.contains(&node) {
+                self.links.push(AgentLink::gone(node));
+                self.lost.insert(node, LEFT.to_owned());
+                self.left.insert(node, Undrained::default());
+                continue;
+            }
+            let start = self.node_start(node, address);
             self.links.push(AgentLink::start(&self.record.plan, &start, self.sender.clone())?);
             waiting.waiting.insert(node);
         }
@@ -114,7 +132,8 @@ impl Driver {
         Ok(())
     }
 
-    fn node_start(&self, node: u32, secret: &Secret, listen: &str) -> NodeStart {
+    /// The first line to the agent of a node, which listens at an address.
+    pub(super) fn node_start(&self, node: u32, address: IpAddr) -> NodeStart {
         let plan = &self.record.plan;
         let spec = &plan.nodes[node as usize];
         let same_host = plan.nodes.iter().filter(|other| other.host == spec.host && other.device);
@@ -125,9 +144,9 @@ impl Driver {
                 job: plan.job.clone(),
                 node: NodeId(node),
                 mode: self.mode,
-                secret: secret.clone(),
+                secret: self.secret.clone(),
                 base_dir: plan.base_dir.clone(),
-                listen: listen.to_owned(),
+                listen: SocketAddr::new(address, 0).to_string(),
                 fabric: plan.fabric,
                 connections: plan.connections,
                 no_peer_reads: plan.no_peer_reads,
@@ -150,8 +169,8 @@ impl Driver {
         }
     }
 
-    /// Returns the faults of the start, by host.
-    fn start_faults(&self, id: GatherId) -> Vec<String> {
+    /// Returns the faults of the start of some nodes, by host.
+    pub(super) fn start_faults(&self, id: GatherId, concerns: impl Fn(u32) -> bool) -> Vec<String> {
         let answers = self.gather(id).map(|gather| &gather.answers);
         let host = |node: u32| self.record.plan.nodes[node as usize].host.as_str();
         let failed = |(&node, reply): (&u32, &AgentReply)| match reply {
@@ -160,7 +179,7 @@ impl Driver {
         };
         let mut faults: BTreeMap<u32, String> = answers.into_iter().flatten().filter_map(failed).collect();
         // An agent may also exit after a good reply.
-        for (&node, how) in &self.lost {
+        for (&node, how) in self.lost.iter().filter(|(node, _)| concerns(**node)) {
             faults.entry(node).or_insert_with(|| format!("its agent exited: {how}"));
         }
         // Merge nodes with the same fault, whose paths differ by the number of the node.
@@ -185,7 +204,7 @@ impl Driver {
     fn await_start(&mut self, id: GatherId, deadline: Duration, what: &str) -> Result<Gather> {
         let mut faults_deadline = None;
         loop {
-            let faults = self.start_faults(id);
+            let faults = self.start_faults(id, |node| !self.record.gone.contains(&node));
             if !faults.is_empty() {
                 let until = *faults_deadline.get_or_insert_with(|| deadline.min(monotonic() + FAULTS_TIME));
                 if self.is_gathered(id) || monotonic() >= until {
@@ -216,7 +235,10 @@ impl Driver {
 
     /// Waits until the nodes that the map of a failed job excludes are readmitted, as some homes may be on them only.
     fn await_readmission(&mut self, deadline: Duration) -> Result<()> {
-        while self.links.iter().any(|link| self.why_excluded(link.node()).is_some()) {
+        let may_return = |driver: &Self, node: u32| {
+            driver.why_excluded(node).is_some() && !driver.lost.contains_key(&node)
+        };
+        while self.links.iter().any(|link| may_return(self, link.node())) {
             match self.next(Some(deadline)) {
                 Notice::TimedOut => return Ok(()),
                 Notice::Signal(arrived) => return Err(interrupted(arrived)),
@@ -229,22 +251,32 @@ impl Driver {
 
     /// Stores the agents' records, and returns the node list that every agent needs.
     fn collect_nodes(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
-        let mut nodes = Vec::new();
         self.record.nodes.clear();
+        let gone: Vec<_> = self.record.gone.iter().map(|node| self.node_info(*node, String::new())).collect();
+        let mut nodes = self.take_ready(ready)?;
+        nodes.extend(gone);
+        nodes.sort_by_key(|info| info.id);
+        Ok(nodes)
+    }
+
+    /// Stores the records of agents that are ready, and returns their nodes.
+    pub(super) fn take_ready(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
+        let mut nodes = Vec::new();
         for (node, reply) in ready.answers {
             let AgentReply::Ready { node: record, address } = reply else {
                 return Err(Fault::new(Errno::EPROTO, format!("node {node} sent an unexpected reply")));
             };
-            let spec = &self.record.plan.nodes[node as usize];
-            nodes.push(NodeInfo {
-                id: NodeId(node),
-                host: spec.host.clone(),
-                address,
-                group: spec.group,
-                device: spec.device,
-            });
+            nodes.push(self.node_info(node, address));
+            self.record.nodes.retain(|other| other.node != record.node);
             self.record.nodes.push(record);
         }
+        self.record.nodes.sort_by_key(|record| record.node);
         Ok(nodes)
+    }
+
+    fn node_info(&self, node: u32, address: String) -> NodeInfo {
+        let spec = &self.record.plan.nodes[node as usize];
+        let (host, group, device) = (spec.host.clone(), spec.group, spec.device);
+        NodeInfo { id: NodeId(node), host, address, group, device }
     }
 }

@@ -24,6 +24,9 @@ impl Driver {
             ClientRequest::Warm { paths } => (AgentRequest::Warm { paths }, Receivers::First),
             ClientRequest::Files(files) => (AgentRequest::Files(files), Receivers::First),
             ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Receivers::Node(node)),
+            ClientRequest::Grow { nodes } => return self.grow(nodes, reply),
+            ClientRequest::Shrink { nodes } => return self.shrink(&nodes, reply),
+            ClientRequest::Restart { nodes, program } => return self.restart(&nodes, program, reply),
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "unexpected request");
                 // A client may have disconnected.
@@ -61,7 +64,11 @@ impl Driver {
         }
         let line = |(node, host): (u32, &crate::settings::hostfile::HostSpec)| {
             let (status, fault) = match gather.answers.get(&node) {
-                Some(AgentReply::Status(status)) => (Some((**status).clone()), None),
+                Some(AgentReply::Status(status)) => {
+                    let mut status = (**status).clone();
+                    status.unreachable.retain(|other| !self.record.gone.contains(&other.0));
+                    (Some(status), None)
+                }
                 Some(AgentReply::Failed(fault)) => (None, Some(fault.to_string())),
                 _ => (
                     None,
@@ -70,11 +77,12 @@ impl Driver {
             };
             NodeLine { node, host: host.host.clone(), status, fault }
         };
+        let present = (0..).zip(&self.record.plan.nodes).filter(|(node, _)| !self.record.gone.contains(node));
         DriverReply::Status(JobStatus {
             job: self.record.plan.job.clone(),
             started: self.record.started,
             shared_dir: self.record.plan.shared_dir.clone(),
-            nodes: (0..).zip(&self.record.plan.nodes).map(line).collect(),
+            nodes: present.map(line).collect(),
             replicas: self.replica_status(),
         })
     }

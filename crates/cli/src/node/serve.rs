@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_agent::control::{AgentAnswer, AgentCommand, AgentControl, AgentReply, AgentRequest};
+use tameike_agent::control::{AgentAnswer, AgentCommand, AgentControl, AgentReply, AgentRequest, Undrained};
 use tameike_core::{Fault, Result};
 use tameike_io::os::process::start_thread;
 use tameike_io::os::signal;
@@ -44,7 +44,7 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
     let order = execute_commands(&serving).unwrap_or_else(|| {
         log::warn!("the driver has exited: stopping, dirty data stays in the journal");
         serving.agent.mark_interrupted();
-        StopOrder { id: None, grace_ms, keep: true }
+        StopOrder { id: None, grace_ms, keep: true, discard: false }
     });
     stop(&serving, &order)
 }
@@ -55,6 +55,8 @@ struct StopOrder {
     grace_ms: u64,
     /// Other nodes may have dirty data; true if the driver has exited, because only it knows.
     keep: bool,
+    /// Other nodes have all that this node has.
+    discard: bool,
 }
 
 /// Executes commands until `Stop`; `None` if the driver has exited.
@@ -67,8 +69,8 @@ fn execute_commands<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOr
                 continue;
             }
         };
-        if let AgentRequest::Stop { grace_ms, keep } = command.request {
-            return Some(StopOrder { id: Some(command.id), grace_ms, keep });
+        if let AgentRequest::Stop { grace_ms, keep, discard } = command.request {
+            return Some(StopOrder { id: Some(command.id), grace_ms, keep, discard });
         }
         let at_work = serving.clone();
         let id = command.id;
@@ -148,7 +150,10 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     let mut stopping = || order.id.into_iter().for_each(|id| reply(id, AgentReply::Stopping));
     let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
     if let Some(belongings) = belongings {
-        belongings.clean_up(&left, order.keep);
+        match (&left, order.discard) {
+            (Ok(_), true) => belongings.clean_up(&Ok(Undrained::default()), false),
+            _ => belongings.clean_up(&left, order.keep),
+        }
     }
     if let Some(id) = order.id {
         reply(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));

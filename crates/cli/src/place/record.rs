@@ -44,6 +44,12 @@ pub struct JobRecord {
     /// The home map, if homes have replicas and the agents have been ready: no agent has a newer one.
     #[serde(default)]
     pub map: Option<HomeMap>,
+    /// Number of nodes with which the job began, if nodes were added since.
+    #[serde(default)]
+    pub founders: Option<u32>,
+    /// Nodes that have left the job.
+    #[serde(default)]
+    pub gone: Vec<u32>,
     /// Messages on unknown data of a job whose directory was lost.
     #[serde(default)]
     pub unknown: Vec<String>,
@@ -62,6 +68,8 @@ impl JobRecord {
             driver_namespace: user_namespace(),
             nodes: Vec::new(),
             map: None,
+            founders: None,
+            gone: Vec::new(),
             unknown: Vec::new(),
         })
     }

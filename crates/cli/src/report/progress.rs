@@ -22,6 +22,9 @@ pub const BENCH: &str = "tameike: measuring {bar:30} {pos}/{len}, {msg}";
 pub const CHECK: &str =
     "tameike: checking {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
 
+/// The bar of a change of the nodes of a job, whose total may grow.
+pub const RESIZE: &str = "tameike: {spinner} {msg}";
+
 /// The display of one operation. It shows nothing before the first update.
 pub struct Display {
     template: &'static str,
@@ -47,6 +50,14 @@ impl Display {
         let files = format!("{} {}", so_far.files, plural(so_far.files as usize, "file"));
         let line = format!("loading: {} so far, {files}", show(so_far.bytes));
         self.update(so_far.bytes, None, files, line);
+    }
+
+    pub fn resizing(&mut self, copies: u64) {
+        let left = match copies {
+            1 => "1 copy of a home left to move".to_owned(),
+            _ => format!("{copies} copies of homes left to move"),
+        };
+        self.update(copies, None, left.clone(), left);
     }
 
     /// There is no bar if there is nothing to compare.

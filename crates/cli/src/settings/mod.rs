@@ -171,6 +171,19 @@ impl JobPlan {
     }
 }
 
+/// Returns the nodes that are added to a running job: `local` on this host, those of the list, or those of the file.
+pub fn added_nodes(
+    local: Option<u32>,
+    hosts: Option<&str>,
+    hostfile: Option<&Path>,
+) -> Result<Vec<HostSpec>> {
+    match (hosts, hostfile) {
+        (Some(hosts), _) => hostfile::parse_list(hosts),
+        (None, Some(file)) => hostfile::read(file),
+        (None, None) => Ok(vec![HostSpec::new("localhost"); local.unwrap_or(1).min(NODES_MAX) as usize]),
+    }
+}
+
 /// Returns the nodes that the options list.
 fn nodes(options: &JobOptions) -> Result<Vec<HostSpec>> {
     let nodes = if let Some(hosts) = &options.hosts {

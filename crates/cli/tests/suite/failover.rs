@@ -1,13 +1,10 @@
 //! Nodes of a job with replicas fail or hang, while programs on other nodes change files in both views and check all that they see.
 
-use crate::support::Site;
-use crate::support::jobs::{
-    Background, Job, Random, code_of_recovery, new_job, seed, signal, sleep_ms, wait_for,
-};
-use crate::support::{Run, assert_code, assert_contains, err, helper, is_soak, json, shown, succeed, utf8};
+use crate::support::jobs::{code_of_recovery, new_job, seed, signal, sleep_ms, wait_for};
+use crate::support::trial::{Trial, check_receipt};
+use crate::support::{Run, assert_code, assert_contains, err, is_soak, json, shown, succeed, utf8};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tameike_core::{Cluster, InodeId, JobId, NodeId, NodeInfo};
@@ -28,111 +25,6 @@ const STOPPED_MS: u64 = 5000;
 /// Longest call of a program while a node that hangs is excluded and its homes are taken over.
 const LONGEST_CALL: Duration = Duration::from_secs(8);
 
-/// A job whose programs check what they see.
-struct Trial {
-    seed: u64,
-    random: Random,
-    site: Site,
-    job: Job,
-    /// The nodes whose programs change files.
-    writers: &'static [u32],
-    directory: PathBuf,
-}
-
-impl Trial {
-    fn new(name: &str, writers: &'static [u32], seed: u64) -> Self {
-        let (site, job) = new_job(&format!("{name}-{seed:x}"));
-        let directory = site.plain().to_owned();
-        println!("TAMEIKE_SEED={seed}");
-        Self { seed, random: Random::new(seed), site, job, writers, directory }
-    }
-
-    /// Starts the job; returns when all programs have changed files. When they have ended, nodes check what they have left, and `last` runs.
-    fn start(&self, replicas: &str, readers: &str, last: &str) -> Background {
-        let (checker, directory, seed) = (helper("checker.py"), self.directory.display(), self.seed);
-        let writers: Vec<_> = self.writers.iter().map(u32::to_string).collect();
-        let (on_all, all) = (writers.join(" "), writers.join(","));
-        let script = format!(
-            r#"tameike exec --node {VICTIM} -- sh -euc 'mkdir "$TAMEIKE_SHARED/two" "$TAMEIKE_CACHE/two"'
-               check() {{ node=$1; shift; tameike exec --node $node -- python3 {checker} "$@" {directory}; }}
-               others=; for node in {on_all}; do check $node run {seed} & others="$others $!"; done
-               for other in $others; do wait $other; done
-               for node in {readers}; do check $node verify {all}; done
-               {last}"#
-        );
-        let receipt = self.directory.join("receipt");
-        let options = ["--job", &self.job.name, "--replicas", replicas, "--receipt", utf8(&receipt)];
-        let options = [&options[..], &["--memory", "256MiB"]].concat();
-        let mut running = Background::start(&mut self.site.job(NODES, &options, &script));
-        let begun = |view, node| self.directory.join(format!("begun-{view}-{node}")).exists();
-        let all_begun = || self.writers.iter().all(|node| begun("shared", node) && begun("cache", node));
-        wait_for("the programs", || (all_begun() || !running.runs()).then_some(()));
-        if running.runs() {
-            return running;
-        }
-        unreachable!("the job has ended: {}", shown(&running.output()))
-    }
-
-    fn stop_programs(&self) {
-        fs::write(self.directory.join("stop"), "").expect("written");
-    }
-
-    /// Checks the end of the job: no program has met an error. Returns its messages.
-    fn end(&self, running: Background) -> String {
-        let output = running.output();
-        assert_code(&output, 0);
-        self.check_shared();
-        err(&output)
-    }
-
-    /// The shared directory has all that programs have left in the cache view, and what the receipt says.
-    fn check_shared(&self) {
-        let receipt = json(&self.directory.join("receipt"));
-        assert_eq!(receipt["complete"], Value::Bool(true), "{receipt}");
-        check_receipt(&receipt, self.site.shared());
-        let writers: Vec<_> = self.writers.iter().map(u32::to_string).collect();
-        let mut command = Command::new("python3");
-        command.args([&helper("checker.py"), "verify", &writers.join(","), utf8(&self.directory)]);
-        command.env("TAMEIKE_NODE", "0").env("TAMEIKE_CACHE", self.site.shared());
-        succeed(command.env_remove("TAMEIKE_SHARED"));
-    }
-
-    /// What the programs have left.
-    fn left(&self) -> impl Iterator<Item = Value> {
-        let names = self
-            .writers
-            .iter()
-            .flat_map(|node| ["shared", "cache"].map(|view| format!("left-{view}-{node}")));
-        names.map(|name| json(&self.directory.join(name)))
-    }
-
-    /// The longest call of a program that was in flight at a time, or began up to 10 seconds later. Calls that wait for locks do not count.
-    fn longest_call(&self, time: Duration) -> Duration {
-        let slow = self.left().flat_map(|left| left["slow"].as_array().expect("a list").clone());
-        let seconds = |value: &Value| Duration::from_secs_f64(value.as_f64().expect("seconds"));
-        let calls = slow.map(|call| (seconds(&call[0]), seconds(&call[1])));
-        let after = calls
-            .filter(|(begin, length)| *begin + *length > time && *begin < time + Duration::from_secs(10));
-        after.map(|(_, length)| length).max().unwrap_or_default()
-    }
-
-    fn operations(&self) -> u64 {
-        self.left().map(|left| left["operations"].as_u64().expect("a number")).sum()
-    }
-}
-
-/// Files that a receipt reports as synced are in a directory, and have the receipt's checksums.
-fn check_receipt(receipt: &Value, directory: &Path) {
-    for file in receipt["files"].as_array().expect("files") {
-        let name = file["path"].as_str().expect("a path");
-        assert!(matches!(file["outcome"].as_str(), Some("synced" | "verified")), "{file}");
-        let content = fs::read(directory.join(name)).expect("a drained file");
-        assert_eq!(file["size"].as_u64(), Some(content.len() as u64), "{file}");
-        let sum = file["checksum"].as_str().expect("a checksum");
-        assert!(sum.starts_with("units:") || sum == blake3::hash(&content).to_hex().as_str(), "{file}");
-    }
-}
-
 fn in_milliseconds(mut times: Vec<Duration>) -> String {
     times.sort();
     let [median, longest] = [times[times.len() / 2], times[times.len() - 1]];
@@ -146,7 +38,7 @@ fn programs_of_other_nodes_meet_no_error_when_an_agent_is_killed() {
     let kills = if is_soak() { KILLS } else { FEW_KILLS };
     let mut pauses = Vec::new();
     for seed in first..first + kills {
-        let mut trial = Trial::new("kill", &[0, 1], seed);
+        let mut trial = Trial::new("kill", NODES, &[0, 1], seed);
         let running = trial.start("2", "0 1 3", "");
         sleep_ms(trial.random.below(500));
         let time = monotonic();
@@ -166,7 +58,7 @@ fn programs_of_other_nodes_meet_no_error_when_an_agent_is_killed() {
 fn an_agent_that_is_killed_during_the_drain_leaves_it_complete() {
     let first = seed();
     for seed in first..first + if is_soak() { DRAIN_KILLS } else { FEW_DRAIN_KILLS } {
-        let mut trial = Trial::new("drain", &[0, 1], seed);
+        let mut trial = Trial::new("drain", NODES, &[0, 1], seed);
         // Dirty data must not have been flushed before.
         let last = format!(
             r#"tameike exec --all -- sh -c 'head -c 20M /dev/zero > "$TAMEIKE_CACHE/last-$TAMEIKE_NODE"'; touch {}/ending"#,
@@ -184,7 +76,7 @@ fn an_agent_that_is_killed_during_the_drain_leaves_it_complete() {
 
 #[test]
 fn one_of_three_replicas_is_enough() {
-    let mut trial = Trial::new("three", &[0, 1], seed());
+    let mut trial = Trial::new("three", NODES, &[0, 1], seed());
     let running = trial.start("3", "0 1 3", "");
     sleep_ms(trial.random.below(300));
     let time = monotonic();
@@ -197,7 +89,7 @@ fn one_of_three_replicas_is_enough() {
 
 #[test]
 fn a_stopped_agent_is_excluded_and_readmitted_without_an_error_of_a_program() {
-    let mut trial = Trial::new("stop", &[0, 1], seed());
+    let mut trial = Trial::new("stop", NODES, &[0, 1], seed());
     let running = trial.start("2", "0 1 2 3", "");
     sleep_ms(trial.random.below(300));
     let agent = trial.job.agent(VICTIM).expect("it runs");
@@ -219,7 +111,7 @@ fn a_stopped_agent_is_excluded_and_readmitted_without_an_error_of_a_program() {
 /// S52e. S52f.
 #[test]
 fn programs_of_a_stopped_agent_continue_when_it_is_readmitted() {
-    let mut trial = Trial::new("excluded", &[0, 1, VICTIM], seed());
+    let mut trial = Trial::new("excluded", NODES, &[0, 1, VICTIM], seed());
     let running = trial.start("2", "0 1 2 3", "");
     sleep_ms(trial.random.below(300));
     let agent = trial.job.agent(VICTIM).expect("it runs");

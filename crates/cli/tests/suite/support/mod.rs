@@ -9,6 +9,7 @@ pub mod promises;
 pub mod sandbox;
 pub mod small_disk;
 pub mod spooled;
+pub mod trial;
 
 use jobs::{kill_programs, wait_for};
 use std::fs;
