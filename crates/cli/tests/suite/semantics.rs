@@ -56,6 +56,23 @@ fn an_fsync_shows_synced_writes_of_other_nodes() {
            done"#);
 }
 
+/// S14c.
+#[test]
+fn a_flush_changes_the_ctime_only() {
+    for options in [&[][..], &["--aggregate"]] {
+        let site = Site::new();
+        // The background flush may come first.
+        let body = r#"cd $TAMEIKE_CACHE
+            for try in $(seq 50); do
+                echo $try > file; mtime=$(stat -c %.9Y file); ctime=$(stat -c %.9Z file)
+                tameike drain 2> /dev/null
+                test $mtime = $(stat -c %.9Y file)
+                test $ctime = $(stat -c %.9Z file) || exit 0
+            done; exit 1"#;
+        succeed(&mut site.job(2, options, body));
+    }
+}
+
 /// S7a.
 #[test]
 fn synced_data_survives_a_crash_of_all_agents() {

@@ -86,8 +86,10 @@ if __name__ == "__main__":
 PYTHON
         python3 many.py"#;
 
-/// Git, with repositories that stay.
-pub const REPOSITORIES: &str = "umask 022; export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=pack.threads GIT_CONFIG_VALUE_0=1
+/// Git, with repositories that stay. A flush changes the ctime of files (S14c): `git merge` fails if a ctime that it trusts changes while it
+/// runs.
+pub const REPOSITORIES: &str = "umask 022; export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_0=pack.threads GIT_CONFIG_VALUE_0=1
+         export GIT_CONFIG_KEY_1=core.trustctime GIT_CONFIG_VALUE_1=false
          export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
          export GIT_AUTHOR_DATE=2001-02-03T04:05:06Z GIT_COMMITTER_DATE=2001-02-03T04:05:06Z
          git init -q --initial-branch=main first; cd first; for i in $(seq 80); do mkdir -p d$((i % 7)); seq $((i * 50)) > d$((i % 7))/f$i; done
