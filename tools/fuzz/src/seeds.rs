@@ -115,7 +115,7 @@ fn created(dir: InodeId, name: &str, kind: FileKind, inode_counter: u64) -> LogC
 
 /// A short history of the metadata state machine.
 fn commands() -> Vec<LogCommand> {
-    let share = Share { home: HomeId(0), count: 1, pinned: vec![NodeId(0)] };
+    let share = Share { home: HomeId(0), count: 1, pinned: vec![NodeId(0)], founders: 1 };
     vec![
         LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW },
         created(InodeId::ROOT, "file", FileKind::File, 1),
@@ -274,6 +274,8 @@ fn job_record(job: JobId) -> JobRecord {
         driver_start: 3,
         driver_namespace: "user:[4]".to_owned(),
         nodes: vec![node()],
+        founders: Some(1),
+        gone: vec![2],
         map: None,
         unknown: vec!["u".to_owned()],
     }

@@ -73,6 +73,11 @@ impl Authority {
         self.balance.leaving.insert(node);
     }
 
+    /// Whether the homes of a node move to others, because it leaves the job.
+    pub fn is_leaving(&self, node: NodeId) -> bool {
+        self.balance.is_leaving(node)
+    }
+
     /// Lets a node stay in the job that was to leave it.
     pub fn stay(&mut self, node: NodeId) {
         self.balance.leaving.remove(&node);

@@ -3,11 +3,13 @@
 use super::Driver;
 use super::event::{GatherId, Notice};
 use super::protocol::DriverReply;
-use super::start::LEFT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentAnswer, AgentReply, AgentRequest, Progress};
 use tameike_core::{Errno, Fault};
+
+/// Why a node that has left the job does not reply.
+pub(super) const LEFT: &str = "it has left the job";
 
 /// One request to all agents.
 #[derive(Default)]

@@ -4,9 +4,8 @@
 
 use super::Driver;
 use super::event::Notice;
-use super::gather::Gather;
+use super::gather::{Gather, LEFT};
 use super::protocol::ReplicaStatus;
-use super::start::LEFT;
 use std::collections::BTreeMap;
 use std::iter::once;
 use std::time::Duration;

@@ -6,10 +6,10 @@
 use super::Driver;
 use super::address::listen_addresses;
 use super::event::GatherId;
-use super::gather::Gather;
+use super::gather::{Gather, LEFT};
 use super::link::AgentLink;
 use super::protocol::DriverReply;
-use super::start::{LEFT, START_ID};
+use super::start::START_ID;
 use crate::settings::hostfile::HostSpec;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -307,7 +307,7 @@ impl Driver {
         }
     }
 
-    /// Waits until new agents are ready; then the map has their nodes, and they are told of the others.
+    /// Waits until new agents are ready; then the map has their nodes, and they get it.
     fn await_ready(&mut self, nodes: &BTreeSet<u32>, deadline: Duration) -> Result<Outcome> {
         let mut faults = self.start_faults(START_ID, |node| nodes.contains(&node));
         if faults.is_empty() && monotonic() >= deadline {

@@ -4,7 +4,7 @@ use super::Driver;
 use super::address::listen_addresses;
 use super::event::GatherId;
 use super::event::Notice;
-use super::gather::Gather;
+use super::gather::{Gather, LEFT};
 use super::link::AgentLink;
 use crate::node::start::NodeStart;
 use crate::place::base::{Base, JobDir};
@@ -28,8 +28,6 @@ const FAULTS_TIME: Duration = Duration::from_secs(3);
 const READMISSION_LIMIT: Duration = Duration::from_secs(10);
 /// The identifier of replies to the start.
 pub(super) const START_ID: GatherId = 0;
-/// Why a node that has left the job does not reply.
-pub(super) const LEFT: &str = "it has left the job";
 
 /// Input of [`Driver::start`].
 pub(super) struct Starting {

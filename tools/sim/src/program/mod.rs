@@ -56,6 +56,8 @@ pub enum Injection {
     Slow(usize, u64),
     /// A node gets the next home map, which no other node knows yet. All homes stay where they are.
     Map(usize),
+    /// All homes of a node with replicas move to other nodes, as before the node leaves the job; or it may have homes again.
+    Leave(usize),
 }
 
 /// An event of a step.
@@ -141,7 +143,10 @@ impl Program {
                             node
                         }
                         // Only the authority changes the map.
-                        Injection::Map(_) => return false,
+                        Injection::Map(node) => {
+                            *fault = Injection::Leave(node);
+                            return true;
+                        }
                         _ => return true,
                     };
                     let node = 1 + node % (count - 1);

@@ -253,6 +253,7 @@ impl Run {
             | Injection::Flip(_)
             | Injection::Warm(_)
             | Injection::Map(_)
+            | Injection::Leave(_)
             | Injection::Slow(..) => {}
         }
         let keeps_from_flushing = matches!(
@@ -341,6 +342,7 @@ fn execute(world: &Arc<World>, injection: &Injection) {
         Injection::Flip(node) => world.flip(at(node)),
         Injection::Warm(node) => world.warm(at(node)),
         Injection::Map(node) => world.renew_map(at(node)),
+        Injection::Leave(node) => world.leave(at(node)),
         Injection::Slow(node, limit) => world.set_slowness(at(node), Duration::from_millis(*limit)),
     }
 }

@@ -20,8 +20,8 @@ pub(super) fn new(cluster: &Cluster) -> Authority {
 
 fn begun(cluster: &Cluster, map: HomeMap, now: Duration) -> Authority {
     let replicas = 1 + cluster.map().backups(HomeId(0)).len() as u32;
-    let nodes = cluster.nodes().iter().map(|info| info.id);
-    Authority::new(map, nodes, now).repairing(replicas, cluster.nodes())
+    let nodes = cluster.nodes();
+    Authority::new(map, nodes.iter().map(|info| info.id), now).repairing(replicas, &nodes)
 }
 
 impl World {
@@ -40,6 +40,13 @@ impl World {
             let (map, now) = (self.map(), self.runtime().clock.monotonic());
             *authority.lock() = begun(&self.cluster, map, now);
         }
+    }
+
+    /// Has all homes of a node moved to others, or lets it have homes again.
+    pub fn leave(&self, node: usize) {
+        let Some(authority) = &self.authority else { return };
+        let (mut authority, node) = (authority.lock(), NodeId(node as u32));
+        if authority.is_leaving(node) { authority.stay(node) } else { authority.leave(node) }
     }
 
     /// Notes that an agent has ended.
