@@ -173,6 +173,9 @@ impl Node {
             unreachable: self.unreachable.lock().iter().copied().collect(),
             failed_copies: replicas.map_or_else(Vec::new, |replicas| replicas.failed_copies()),
             copied: replicas.map_or_else(Vec::new, |replicas| replicas.copied()),
+            pinned: services.map_or_else(Vec::new, |services| services.regions.homes()),
+            // After the end of the lease: no other change begins.
+            is_changing: self.lease.is_changing(),
             store_failed: services.is_some_and(|services| services.ledger.has_failed()),
         }
     }

@@ -7,16 +7,18 @@
 //! the node counts it from when it sent that answer, and the authority from when it received it. A message that a stopped node reads late
 //! therefore grants nothing, and the clocks need only run at the same rate.
 //!
-//! A message can also revoke the lease. The node ends it before it answers.
+//! A message can also revoke the lease. The node ends it before it answers, and the answer says whether a change of the shared file system that
+//! began under the lease still runs: then the authority does not count the lease as given up.
 
 use event_listener::Event;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 use tameike_core::limits::MAP_LEASE;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::Runtime;
 use tameike_io::os::runtime::Clock;
 
 /// Answers whose time is kept until they are acknowledged.
@@ -32,6 +34,17 @@ pub struct MapLease {
     /// When the latest answers were sent, by number.
     answers: Mutex<BTreeMap<u64, Duration>>,
     renewed: Event,
+    /// Changes of the shared file system that run.
+    changing: AtomicUsize,
+}
+
+/// A change of the shared file system, until dropped.
+struct Changing<'a>(&'a MapLease);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changing.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl MapLease {
@@ -46,8 +59,8 @@ impl MapLease {
     }
 
     fn until(clock: Arc<dyn Clock>, until: u64) -> Arc<Self> {
-        let (since, answers, renewed) = Default::default();
-        Arc::new(Self { clock, until: AtomicU64::new(until), since, answers, renewed })
+        let (since, answers, renewed, changing) = Default::default();
+        Arc::new(Self { clock, until: AtomicU64::new(until), since, answers, renewed, changing })
     }
 
     /// Takes a message of the authority, which acknowledges an answer, and notes that the answer with this number is sent now.
@@ -87,16 +100,56 @@ impl MapLease {
         until == u64::MAX || self.clock.monotonic().as_nanos() < u128::from(until)
     }
 
-    /// Fails without the lease. The last step before a change of the shared file system for a home: another node may serve the home already.
+    /// Runs a job that changes the shared file system for homes, where it delays nothing else. Waits for the lease before, if it must: it may be
+    /// revoked for a moment. While the job runs, [`Self::is_changing`] is true.
     ///
     /// # Errors
-    /// `EHOSTDOWN` if the node does not have the lease now.
-    pub fn check(&self) -> Result<()> {
-        if self.is_valid() {
-            return Ok(());
+    /// - `EHOSTDOWN` if the node does not get the lease within [`MAP_LEASE`].
+    /// - `EREMCHG` if another node serves the homes by then, of which `serves` decides.
+    /// - Those of the job.
+    pub async fn block<T: Send + 'static, J: FnOnce() -> Result<T> + Send + 'static>(
+        self: &Arc<Self>,
+        runtime: &Runtime,
+        serves: impl Fn() -> bool + Clone + Send + 'static,
+        job: J,
+    ) -> Result<T> {
+        let mut job = job;
+        loop {
+            if !self.is_valid() {
+                self.wait_valid(runtime.sleep(MAP_LEASE)).await;
+            }
+            if !self.is_valid() {
+                let problem = "this node has no lease of the home map, so another one may serve the file";
+                return Err(Fault::new(Errno::EHOSTDOWN, problem));
+            }
+            let (own, serves) = (self.clone(), serves.clone());
+            let attempt = move || {
+                let _changing = own.begin_change();
+                // It may have been revoked since.
+                match own.is_valid() {
+                    true if serves() => Ok(job()),
+                    true => Ok(Err(Errno::EREMCHG.into())),
+                    false => Err(job),
+                }
+            };
+            match runtime.block(attempt).await {
+                Ok(result) => return result,
+                Err(again) => job = again,
+            }
         }
-        let problem = "this node has no lease of the home map, so another one may serve the file";
-        Err(Fault::new(Errno::EHOSTDOWN, problem))
+    }
+
+    fn begin_change(&self) -> Changing<'_> {
+        self.changing.fetch_add(1, Ordering::SeqCst);
+        // The lease is read after that, and `revoke` ends it before the number is read.
+        fence(Ordering::SeqCst);
+        Changing(self)
+    }
+
+    /// Whether a change of the shared file system runs that began under the lease.
+    pub fn is_changing(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.changing.load(Ordering::SeqCst) > 0
     }
 
     /// Whether the node has the lease now and has had it all the time since `start`. Otherwise it may have been excluded meanwhile: homes have
@@ -173,7 +226,7 @@ mod tests {
         assert!(lease.covers(start));
         simulation.run(runtime.sleep(MAP_LEASE / 4));
         lease.revoke(3);
-        assert!(!lease.is_valid() && lease.check().is_err());
+        assert!(!lease.is_valid());
         assert_eq!(lease.end(), Duration::ZERO);
         lease.renew(4, Some(2));
         assert!(!lease.is_valid(), "that answer is older");

@@ -8,12 +8,16 @@
 use super::{Authority, MapChange, Right};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tameike_core::{HomeId, NodeId, NodeInfo};
+use tameike_core::{HomeId, MapEpoch, NodeId, NodeInfo};
 
 /// Homes that are moved at a time.
 const MOVES_MAX: usize = 16;
 /// Homes of one primary that change hands at a time, at most: less often, programs wait for fewer changes of the map.
 const HANDED_OVER_MAX: usize = 8;
+
+/// Time for a primary to give its lease up, while programs wait for its homes, and pause after it has not.
+const HANDING_OVER_MAX: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(3);
 
 /// A copy of a home that moves to another node.
 #[derive(Clone, Copy)]
@@ -30,6 +34,8 @@ pub(super) struct Balance {
     moves: BTreeMap<HomeId, Move>,
     /// A primary whose lease is ended, because others shall serve some of its homes.
     handing_over: Option<NodeId>,
+    /// When that began, or when it failed last.
+    since: Duration,
     /// No move begins, and no home changes hands.
     is_paused: bool,
 }
@@ -103,7 +109,7 @@ impl Authority {
         let share = total.div_ceil(loads.len().max(1));
         let beyond: usize = loads.values().map(|load| load.copies.saturating_sub(share)).sum();
         let moving = self.balance.moves.len().max(self.map.all_joining().len());
-        let next = usize::from(moving == 0 && self.choose_move(&loads).is_some());
+        let next = usize::from(moving == 0 && self.may_move() && self.choose_move(&loads).is_some());
         // Failure domains may leave no way to even shares.
         let beyond = if moving + next > 0 { beyond } else { 0 };
         on_leaving.max(beyond).max(lacking) + moving + next
@@ -115,7 +121,7 @@ impl Authority {
         self.note_superfluous_copies();
         self.drop_backups_that_moved(changes);
         self.hand_over(now, changes);
-        if self.balance.is_paused || !self.is_settled(now) {
+        if !self.may_move() || !self.is_settled(now) {
             return;
         }
         while self.balance.moves.len() < MOVES_MAX
@@ -126,6 +132,12 @@ impl Authority {
             self.map = self.map.copying(home, next.to);
             changes.push(MapChange::Copying(home, next.to));
         }
+    }
+
+    /// Whether moves may begin. The first map is good enough until something changes.
+    fn may_move(&self) -> bool {
+        let has_changed = self.map.epoch > MapEpoch(1) || !self.balance.leaving.is_empty();
+        has_changed && !self.balance.is_paused
     }
 
     fn drop_moves_that_failed(&mut self) {
@@ -181,12 +193,22 @@ impl Authority {
     fn handed_over_by(&self, node: NodeId) -> Vec<(HomeId, NodeId)> {
         let moves = self.balance.moves.iter().map(|(home, step)| (*home, *step));
         let ready = moves.filter(|(home, step)| step.from == node && self.is_copied(*home, *step));
-        ready.map(|(home, step)| (home, step.to)).collect()
+        ready.filter(|(home, _)| !self.is_pinned(*home)).map(|(home, step)| (home, step.to)).collect()
+    }
+
+    /// Whether the primary of a home must stay.
+    fn is_pinned(&self, home: HomeId) -> bool {
+        let primary = self.members.get(&self.map.primary(home));
+        primary.is_some_and(|member| member.pinned.contains(&home))
     }
 
     fn hand_over(&mut self, now: Duration, changes: &mut Vec<MapChange>) {
         if let Some(node) = self.balance.handing_over {
-            if self.members.get(&node).is_some_and(|member| member.has_lease(now)) {
+            if !self.members.get(&node).is_some_and(|member| member.gave_up) {
+                if now >= self.balance.since + HANDING_OVER_MAX {
+                    // Programs have waited long enough.
+                    (self.balance.handing_over, self.balance.since) = (None, now + PAUSE);
+                }
                 return;
             }
             for (home, to) in self.handed_over_by(node) {
@@ -197,15 +219,17 @@ impl Authority {
             self.balance.handing_over = None;
             return;
         }
-        if self.balance.is_paused {
+        if self.balance.is_paused || now < self.balance.since {
             return;
         }
         let is_due = |node: &NodeId| {
             let ready = self.handed_over_by(*node).len();
-            let all = self.balance.moves.values().filter(|step| step.from == *node).count();
+            let moves = self.balance.moves.iter();
+            let all = moves.filter(|(home, step)| step.from == *node && !self.is_pinned(**home)).count();
             ready >= HANDED_OVER_MAX || ready > 0 && ready == all
         };
         self.balance.handing_over = self.map.nodes().iter().copied().find(is_due);
+        self.balance.since = now;
     }
 
     /// The loads of the nodes that may have homes, when all moves are made.
@@ -238,12 +262,13 @@ impl Authority {
 
     /// The next move, if nodes have uneven shares of the homes, or a node that leaves has some.
     fn choose_move(&self, loads: &BTreeMap<NodeId, Load>) -> Option<(HomeId, Move)> {
-        let may_move = |home: &HomeId| {
+        let is_free = |home: &HomeId| {
             !self.balance.moves.contains_key(home)
+                && !(self.is_pinned(*home) && self.balance.is_leaving(self.map.primary(*home)))
                 && self.map.joining(*home).is_none()
                 && !self.map.excludes(self.map.primary(*home))
         };
-        let homes: Vec<_> = self.map.homes().filter(may_move).collect();
+        let homes: Vec<_> = self.map.homes().filter(is_free).collect();
         let of_leaving = self.balance.leaving.iter().find_map(|&from| {
             let mut of_node = homes.iter().filter(|home| self.map.replicas(**home).any(|node| node == from));
             of_node.find_map(|&home| Some((home, Move { from, to: self.best_node(home, from, loads)? })))
@@ -281,6 +306,7 @@ impl Authority {
         let Move { from, to } = step;
         let is_movable = |home: &HomeId| {
             (self.map.primary(*home) == from) == serves
+                && !(serves && self.is_pinned(*home))
                 && self.map.replicas(*home).any(|node| node == from)
                 && self.may_get(*home, to)
                 && self.conflicts(*home, from, to) <= self.conflicts(*home, from, from)

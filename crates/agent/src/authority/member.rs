@@ -42,6 +42,8 @@ pub(super) struct Member {
     pub(super) failed_copies: Vec<(HomeId, NodeId)>,
     /// The homes that it has copied to other nodes, as of its last answer.
     pub(super) copied: Vec<(HomeId, NodeId)>,
+    /// The homes that must not move, as of its last answer.
+    pub(super) pinned: Vec<HomeId>,
     /// Its store accepted no more changes at its last answer.
     pub(super) store_failed: bool,
     /// Number of the last message.
@@ -58,18 +60,21 @@ pub(super) struct Member {
     pub(super) promised_until: Duration,
     /// The first message that revoked the lease, if none has granted one since.
     revoked_by: Option<u64>,
+    /// Its last answer says that it has given the lease up, and that no change of the shared file system runs.
+    pub(super) gave_up: bool,
 }
 
 impl Member {
     /// A node to which no message has been sent.
     pub(super) fn new(excluded_in: Option<MapEpoch>) -> Self {
-        let (unreachable, failed_copies, copied, unanswered) = Default::default();
+        let (unreachable, failed_copies, copied, pinned, unanswered) = Default::default();
         Self {
             contact: Contact::Open,
             excluded_in,
             unreachable,
             failed_copies,
             copied,
+            pinned,
             store_failed: false,
             sent: 0,
             unanswered,
@@ -78,6 +83,7 @@ impl Member {
             offered: None,
             promised_until: Duration::ZERO,
             revoked_by: None,
+            gave_up: false,
         }
     }
 
@@ -92,6 +98,7 @@ impl Member {
         if let Some((_, arrived)) = acknowledged {
             self.promised_until = self.promised_until.max(arrived + MAP_LEASE);
             self.revoked_by = None;
+            self.gave_up = false;
         }
         if right == Right::Revoked {
             self.revoked_by.get_or_insert(self.sent);
@@ -110,7 +117,16 @@ impl Member {
 
     /// Takes an answer, unless it was not asked for. Returns true if it changes what the authority may decide about the node.
     pub(super) fn answered(&mut self, answer: LeaseAnswer, now: Duration) -> bool {
-        let LeaseAnswer { number, epoch, unreachable, failed_copies, copied, store_failed } = answer;
+        let LeaseAnswer {
+            number,
+            epoch,
+            unreachable,
+            failed_copies,
+            copied,
+            pinned,
+            is_changing,
+            store_failed,
+        } = answer;
         if !self.unanswered.iter().any(|(asked, _)| *asked == number) {
             return false;
         }
@@ -121,8 +137,11 @@ impl Member {
         let is_news =
             store_failed != self.store_failed || unreachable != self.unreachable || !copied.is_empty();
         (self.unreachable, self.copied, self.store_failed) = (unreachable, copied, store_failed);
+        self.pinned = pinned;
         self.failed_copies.extend(failed_copies);
-        let gives_up = self.revoked_by.is_some_and(|revoked_by| number >= revoked_by) && self.has_lease(now);
+        let is_revoked = self.revoked_by.is_some_and(|revoked_by| number >= revoked_by);
+        self.gave_up = is_revoked && !is_changing;
+        let gives_up = self.gave_up && self.has_lease(now);
         if gives_up {
             self.promised_until = now;
         }

@@ -61,11 +61,10 @@ impl Bed {
             if let Some(map) = map {
                 self.epochs.insert(node, map.epoch);
             }
-            let (epoch, failed_copies) = (self.epochs[&node], Vec::new());
+            let epoch = self.epochs[&node];
             let unreachable = self.unreachable.get(&node).cloned().unwrap_or_default();
             let store_failed = self.failed.contains(&node);
-            let copied = Vec::new();
-            let answer = LeaseAnswer { number, epoch, unreachable, failed_copies, copied, store_failed };
+            let answer = LeaseAnswer { number, epoch, unreachable, store_failed, ..LeaseAnswer::default() };
             urgent = self.authority.answered(node, answer, self.now);
         }
         urgent
@@ -131,14 +130,7 @@ fn the_second_message_grants_the_first_lease_and_confirms_the_map() {
         message,
         LeaseMessage { number: 1, acknowledged: None, revoked: false, map: Some(map.clone()) }
     );
-    let answer = |number| LeaseAnswer {
-        number,
-        epoch: map.epoch,
-        unreachable: Vec::new(),
-        failed_copies: Vec::new(),
-        copied: Vec::new(),
-        store_failed: false,
-    };
+    let answer = |number| LeaseAnswer { number, epoch: map.epoch, ..LeaseAnswer::default() };
     assert!(authority.answered(NodeId(0), answer(1), ms(7)), "it has no lease");
     let message = authority.message(NodeId(0), ms(8)).expect("due");
     assert_eq!(message, LeaseMessage { number: 2, acknowledged: Some(1), revoked: false, map: None });
@@ -175,14 +167,7 @@ fn a_node_is_excluded_at_the_end_of_its_lease_and_of_the_time_to_answer() {
     let nodes = [NodeId(0), NodeId(1)];
     let mut authority = Authority::new(first_map(2), nodes, ms(0));
     let epoch = authority.map().epoch;
-    let answer = |number| LeaseAnswer {
-        number,
-        epoch,
-        unreachable: Vec::new(),
-        failed_copies: Vec::new(),
-        copied: Vec::new(),
-        store_failed: false,
-    };
+    let answer = |number| LeaseAnswer { number, epoch, ..LeaseAnswer::default() };
     let mut silent = |until: u64| {
         (0..=until / 100).map(|step| authority.tick(ms(100 * step))).all(|changes| changes.is_empty())
     };
@@ -369,14 +354,7 @@ fn a_backup_with_a_useless_copy_is_dropped() {
     let mut report = |node, number| {
         authority.message(node, ms(number)).expect("due");
         let (epoch, failed_copies) = (map.epoch, vec![(home, backup), (HomeId(u16::MAX), backup)]);
-        let answer = LeaseAnswer {
-            number,
-            epoch,
-            unreachable: Vec::new(),
-            failed_copies,
-            copied: Vec::new(),
-            store_failed: false,
-        };
+        let answer = LeaseAnswer { number, epoch, failed_copies, ..LeaseAnswer::default() };
         authority.answered(node, answer, ms(number));
         authority.tick(ms(number))
     };
@@ -409,14 +387,7 @@ fn nodes_that_a_first_map_excludes_return_with_their_answers() {
     let message = authority.message(NodeId(2), ms(1)).expect("due");
     assert_eq!(message.acknowledged, None);
     let (epoch, number) = (map.epoch, message.number);
-    let answer = LeaseAnswer {
-        number,
-        epoch,
-        unreachable: Vec::new(),
-        failed_copies: Vec::new(),
-        copied: Vec::new(),
-        store_failed: false,
-    };
+    let answer = LeaseAnswer { number, epoch, ..LeaseAnswer::default() };
     assert!(!authority.answered(NodeId(2), answer, ms(2)));
     assert_eq!(authority.tick(ms(2)), [MapChange::Readmitted(NodeId(2))]);
     assert_eq!(authority.message(NodeId(2), ms(3)).expect("due").acknowledged, Some(1));

@@ -18,7 +18,7 @@ pub struct LeaseMessage {
 }
 
 /// The answer to a [`LeaseMessage`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAnswer {
     /// The number of the message.
     pub number: u64,
@@ -30,6 +30,10 @@ pub struct LeaseAnswer {
     pub failed_copies: Vec<(HomeId, NodeId)>,
     /// Homes that the agent serves and has copied, each with the node that can be a backup now.
     pub copied: Vec<(HomeId, NodeId)>,
+    /// Homes that the agent serves and that must not move now: processes use shared memory regions there.
+    pub pinned: Vec<HomeId>,
+    /// A change of the shared file system still runs that the agent began under an earlier lease.
+    pub is_changing: bool,
     /// The agent's own store accepts no more changes.
     pub store_failed: bool,
 }

@@ -71,6 +71,10 @@ fn invalid(problem: impl Into<String>) -> Fault {
     Fault::new(Errno::EINVAL, problem.into())
 }
 
+fn each_once(nodes: &[u32]) -> VecDeque<u32> {
+    nodes.iter().copied().collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 impl Driver {
     /// Begins a change for a client, which gets the replies.
     pub(super) fn grow(&mut self, hosts: Vec<HostSpec>, client: Sender<DriverReply>) {
@@ -98,7 +102,7 @@ impl Driver {
     /// As [`Self::grow`], for nodes that leave the job.
     pub(super) fn shrink(&mut self, nodes: &[u32], client: Sender<DriverReply>) {
         let begun = self.may_resize().and_then(|()| self.check_leaving(nodes, true));
-        let mut rest: VecDeque<_> = nodes.iter().copied().collect();
+        let mut rest = each_once(nodes);
         let begun = begun.and_then(|()| {
             let node = rest.pop_front().ok_or_else(|| invalid("no node is given"))?;
             // All at once, so that no home moves from one of them to another.
@@ -111,7 +115,7 @@ impl Driver {
     /// As [`Self::grow`], for nodes whose agents are restarted one after another.
     pub(super) fn restart(&mut self, nodes: &[u32], program: Option<PathBuf>, client: Sender<DriverReply>) {
         let begun = self.may_resize().and_then(|()| self.check_leaving(nodes, false));
-        let mut rest: VecDeque<_> = nodes.iter().copied().collect();
+        let mut rest = each_once(nodes);
         let begun = begun.and_then(|()| {
             let node = rest.pop_front().ok_or_else(|| invalid("no node is given"))?;
             Ok(self.leave_to_restart(node))
@@ -178,6 +182,11 @@ impl Driver {
                 return Err(invalid(
                     "node 0 runs the command of the job, or is that of its driver: it cannot leave",
                 ));
+            }
+            let packs =
+                plan.shared_dir.is_some() && plan.nodes[..node as usize].iter().all(|host| !host.device);
+            if packs {
+                return Err(invalid(format!("node {node} is the packer of small files: it cannot leave")));
             }
             if let Some(fault) = self.absence(node) {
                 return Err(fault.context(format_args!("node {node}")));

@@ -19,6 +19,9 @@ pub const RECORD_PARTS_MAX: usize = 1024;
 /// Largest number of units in one [`ReplicaRequest::Clean`].
 pub const CLEAN_UNITS_MAX: usize = 256;
 
+/// Largest number of units in one [`ReplicaRequest::OnlyDirty`], and of ranges in all of them.
+pub const DIRTY_UNITS_MAX: usize = 4096;
+
 /// A log record of a home, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordPart {
@@ -115,6 +118,13 @@ pub enum ReplicaRequest {
         home: HomeId,
         /// Keys and values, of at most [`RECORD_BYTES_MAX`] bytes together, unless there is only one.
         entries: Vec<(ByteBuf, ByteBuf)>,
+    },
+    /// Makes all bytes of cached files at a home clean but these: an earlier primary may have reached only some backups when a flush ended.
+    OnlyDirty {
+        /// The home.
+        home: HomeId,
+        /// Units, at most [`DIRTY_UNITS_MAX`], with the bytes that are dirty on the primary.
+        units: Vec<(UnitId, RangeSet)>,
     },
 }
 

@@ -6,6 +6,7 @@ use super::locate::Locator;
 use super::record::Journal;
 use super::unit_homes::UnitHomes;
 use std::sync::Arc;
+use tameike_core::{InodeId, Result};
 use tameike_fabric::MapLease;
 use tameike_io::Runtime;
 use tameike_io::shared::SharedFs;
@@ -20,4 +21,16 @@ pub(super) struct Base {
     pub homes: Arc<UnitHomes>,
     pub locator: Arc<Locator>,
     pub queue: Arc<DirtyQueue>,
+}
+
+impl Base {
+    /// Runs a job that changes the shared file of an inode that this node coordinates; as [`MapLease::block`].
+    pub async fn change_shared<T: Send + 'static>(
+        &self,
+        inode: InodeId,
+        job: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let homes = self.homes.clone();
+        self.lease.block(&self.runtime, move || homes.coordinates(inode), job).await
+    }
 }

@@ -264,13 +264,12 @@ impl Flusher {
         how: FlushEnd,
     ) -> Result<Stamp> {
         let (shared, path) = (self.base.shared.clone(), path.to_vec());
-        let lease = self.base.lease.clone();
         let finish = move || {
-            lease.check()?;
             let (file, seen) = open_same(&*shared, &path, inode, Access::Write)?;
             flush_end::set_size_and_times(&*file, &seen, size, how)
         };
-        self.base.runtime.block(finish).await.map(|stat| stat.stamp())
+        let stat = self.base.change_shared(inode, finish).await?;
+        Ok(stat.stamp())
     }
 
     /// Makes the name of a synced file durable.

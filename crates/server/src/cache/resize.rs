@@ -190,9 +190,7 @@ impl Resizer {
         let Some(size) = record.truncate_to else { return Ok(()) };
         let (path, _) = self.base.locator.locate(file.inode, &record).await?;
         let (shared, inode) = (self.base.shared.clone(), file.inode);
-        let lease = self.base.lease.clone();
         let truncate = move || {
-            lease.check()?;
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
             // The mount may show a stale size that is too small.
             let (blocks, known) = (stat.blocks, record.stamp.size);
@@ -204,7 +202,7 @@ impl Resizer {
             }
             shared_file.stat().map(|stat| stat.stamp())
         };
-        let stamp = self.base.runtime.block(truncate).await?;
+        let stamp = self.base.change_shared(inode, truncate).await?;
         self.base.files.update(file, |state| state.record.stamp = stamp)
     }
 
@@ -213,15 +211,13 @@ impl Resizer {
         let Some((change, start, end)) = record.space else { return Ok(()) };
         let (path, _) = self.base.locator.locate(file.inode, &record).await?;
         let (shared, inode) = (self.base.shared.clone(), file.inode);
-        let lease = self.base.lease.clone();
         let apply = move || {
-            lease.check()?;
             let (shared_file, stat) = open_same(&*shared, &path, inode, Access::Write)?;
             let size = learn_size(&*shared_file, &stat, record.stamp.size.max(start + 1))?;
             apply_space(&*shared_file, change, start..end, size.max(record.stamp.size))?;
             shared_file.stat().map(|stat| stat.stamp())
         };
-        let stamp: Stamp = self.base.runtime.block(apply).await?;
+        let stamp: Stamp = self.base.change_shared(inode, apply).await?;
         self.base.files.update(file, |state| state.record.stamp = stamp)
     }
 }

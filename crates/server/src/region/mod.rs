@@ -25,7 +25,7 @@ use tameike_core::wire::Request;
 use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::region::{Arrival, RegionReply, RegionRequest, Writer};
 use tameike_core::wire::window::Rank;
-use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_core::{Cluster, Errno, Fault, HomeId, InodeId, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 use tameike_io::os::runtime::{Resolver, promise};
@@ -114,6 +114,12 @@ impl RegionService {
                 Ok(RegionReply::Ranks(self.with(region, from, |region| region.nodes_of_ranks(from))?))
             }
         }
+    }
+
+    /// The homes of regions with attached processes.
+    pub fn homes(&self) -> Vec<HomeId> {
+        let state = self.state.lock();
+        state.regions.keys().map(|region| self.parts.cluster.inode_home(*region)).collect()
     }
 
     /// Number of regions with attached processes.

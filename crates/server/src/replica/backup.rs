@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use serde_bytes::ByteBuf;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::replica::{CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
 use tameike_core::{Errno, Fault, HomeId, HomeSet, Layout, NodeId, Result, UnitId};
 use tameike_io::Payload;
@@ -22,6 +23,8 @@ pub struct BackupService {
     partial: Mutex<PartialRecords>,
     /// Shared while a request is served.
     serving: Locks<()>,
+    /// The epoch of the last map before which all requests have ended.
+    fenced: AtomicU64,
     /// Held while copies are dropped.
     discarding: Locks<()>,
 }
@@ -32,8 +35,8 @@ const KEYS_DROPPED: usize = 256;
 impl BackupService {
     /// The copies in one store.
     pub fn new(parts: ReplicaParts, ledger: Arc<Ledger>, extents: Arc<ExtentStore>) -> Self {
-        let (partial, serving, discarding) = Default::default();
-        Self { parts, ledger, extents, partial, serving, discarding }
+        let (partial, serving, fenced, discarding) = Default::default();
+        Self { parts, ledger, extents, partial, serving, fenced, discarding }
     }
 
     /// Serves one request of a primary with the same home map.
@@ -46,6 +49,7 @@ impl BackupService {
         request: ReplicaRequest,
         payload: Option<Payload>,
     ) -> Result<ReplicaReply> {
+        self.end_earlier_requests().await;
         let _serving = self.serving.share(()).await;
         let extents = &self.extents;
         let required =
@@ -76,6 +80,10 @@ impl BackupService {
                     extents.clean_all_but(unit, dirty, generation).await?;
                 }
             }
+            ReplicaRequest::OnlyDirty { home, units } => {
+                self.check(from, home)?;
+                self.clean_others(home, units).await?;
+            }
             ReplicaRequest::Truncate { homes, inode, size } => {
                 self.check_all(from, &homes)?;
                 extents.truncate(&homes, inode, size).await?;
@@ -99,6 +107,21 @@ impl BackupService {
             }
         }
         Ok(ReplicaReply::Done)
+    }
+
+    /// The units of this node.
+    pub(super) fn extents(&self) -> &Arc<ExtentStore> {
+        &self.extents
+    }
+
+    /// Waits until the requests that began under earlier maps have ended, so that none of an earlier primary changes a copy after one of the next
+    /// primary.
+    async fn end_earlier_requests(&self) {
+        let epoch = self.parts.cluster.epoch().0;
+        if self.fenced.load(Ordering::Acquire) < epoch {
+            drop(self.serving.hold(()).await);
+            self.fenced.fetch_max(epoch, Ordering::AcqRel);
+        }
     }
 
     /// Drops what this node has of homes of which it is no replica any more.

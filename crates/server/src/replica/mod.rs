@@ -12,6 +12,7 @@
 mod backup;
 mod copies;
 mod join;
+mod reconcile;
 mod stream;
 mod takeover;
 

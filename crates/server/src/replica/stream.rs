@@ -240,6 +240,13 @@ impl Replicas {
         }
     }
 
+    /// Notes that a backup of a home has a copy of no use.
+    pub(super) fn note_useless(&self, home: HomeId, backup: NodeId) {
+        if let Some(stream) = self.streams.lock().homes.get_mut(&home) {
+            stream.failed.insert(backup);
+        }
+    }
+
     /// Notes that a backup cannot store changes, so that its copies of this node's homes are of no use.
     pub(super) fn note_failed(&self, backup: NodeId, fault: &Fault) {
         let (_, backups) = self.all_targets();

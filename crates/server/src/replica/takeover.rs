@@ -240,6 +240,11 @@ impl Takeover {
     async fn take_over(self: Arc<Self>, home: HomeId) {
         let begun = self.parts.runtime.clock.monotonic();
         self.parts.backups.finish_requests(home).await;
+        let reconciled = self.parts.replicas.reconcile(home, self.parts.backups.extents()).await;
+        let useless = reconciled.unwrap_or_else(|fault| {
+            log::error!("cannot compare the dirty units of {home} with those of its backups: {fault}");
+            self.parts.cluster.map().backups(home).to_vec()
+        });
         if let Some(reclaims) = self.state.lock().taking_over.get_mut(&home) {
             reclaims.is_fenced = true;
         }
@@ -252,6 +257,7 @@ impl Takeover {
             log::error!("cannot take over {home} yet: {fault}");
             self.parts.runtime.sleep(RETRY_TIME).await;
         }
+        useless.into_iter().for_each(|backup| self.parts.replicas.note_useless(home, backup));
         // A program may write behind the new end of a file as soon as this node serves the home.
         self.parts.meta.finish_truncations(home).await;
         let lost = self.parts.locks.reclaim(reclaims.locks);

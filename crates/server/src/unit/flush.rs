@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, FlushEnd, UnitDigest, UnitReply};
-use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, Generation, InodeId, Layout, Result, UnitId};
 use tameike_io::Frame;
 use tameike_io::shared::{Access, Allocate, ContentChange, FileStat, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
@@ -77,15 +77,14 @@ impl UnitService {
         }
         let rest = done.len() < dirty_count;
         let (size, ending) = (order.size.max(end), order.ending.filter(|_| !rest));
-        let lease = self.parts.lease.clone();
         let finish = move || match ending.filter(|_| file.writer_sets_times()) {
             Some(ending) => {
-                lease.check()?;
                 flush_end::set_size_and_times(&*file, &seen, size, ending).map(|stat| Some(stat.stamp()))
             }
             None => flush_end::sync(&*file).map(|()| None),
         };
-        let left = self.parts.runtime.block(finish).await?;
+        let serves = self.serves(done.iter().map(|unit| unit.unit).collect());
+        let left = self.parts.lease.block(&self.parts.runtime, serves, finish).await?;
         self.flushed_ends.raise(order.inode, end, self.parts.runtime.now());
         if order.distrust {
             self.read_back(&order, &digests).await?;
@@ -130,6 +129,15 @@ impl UnitService {
         self.parts.runtime.block(open).await
     }
 
+    /// Whether this node serves units of cached files when it is called.
+    fn serves(&self, units: Vec<UnitId>) -> impl Fn() -> bool + Clone + Send + 'static {
+        let (cluster, node) = (self.parts.cluster.clone(), self.parts.rpc.local());
+        move || {
+            let home = |unit: &UnitId| cluster.unit_home(Layout::Striped, *unit);
+            units.iter().all(|unit| cluster.primary(home(unit)) == node)
+        }
+    }
+
     /// Writes the dirty bytes of one unit, and digests the resulting content of the shared file.
     async fn flush_unit(
         &self,
@@ -141,15 +149,15 @@ impl UnitService {
         let size = order.size.max(start + u64::from(dirty.ranges.end()));
         let (frame, held) = self.read_dirty(dirty, order.generation, Some(&order.path)).await?;
         let (own_file, ranges) = (file.clone(), dirty.ranges.clone());
-        let (distrust, lease) = (order.distrust, self.parts.lease.clone());
+        let distrust = order.distrust;
         let write = move || {
-            lease.check()?;
             if distrust {
                 free_blocks(&*own_file, start, &ranges, size.max(own_file.stat()?.size));
             }
             write_ranges(&*own_file, start, &ranges, &frame).map(|()| frame)
         };
-        let frame = self.parts.runtime.block(write).await?;
+        let serves = self.serves(vec![dirty.unit]);
+        let frame = self.parts.lease.block(&self.parts.runtime, serves, write).await?;
         let missing = held.gaps(0..digest::unit_length(size, dirty.unit.index));
         let digest = self.digest((file.clone(), &order.path), dirty.unit, missing, size, frame).await?;
         Ok((u64::from(dirty.ranges.len()), digest))

@@ -165,3 +165,21 @@ fn homes_do_not_move_into_the_failure_domain_of_their_other_copies() {
     let copies: Vec<_> = loads(map, 0..6).into_iter().map(|load| load.0).collect();
     assert!(copies.iter().max() <= copies.iter().min().map(|least| least + 1).as_ref(), "{copies:?}");
 }
+
+#[test]
+fn a_home_with_a_region_keeps_its_primary() {
+    let mut bed = job_of(3);
+    let pinned: Vec<_> = bed.authority.map().served_by(NodeId(1)).take(3).collect();
+    bed.pinned.clone_from(&pinned);
+    bed.run(ms(1000));
+    bed.authority.leave(NodeId(1));
+    bed.authority.add(nodes(4)[3].clone());
+    bed.run(ms(60_000));
+    let left: Vec<_> =
+        bed.authority.map().homes().filter(|home| bed.authority.map().is_on(*home, NodeId(1))).collect();
+    assert_eq!(left, pinned);
+    assert!(left.iter().all(|home| bed.authority.map().primary(*home) == NodeId(1)));
+    bed.pinned.clear();
+    bed.run(ms(10_000));
+    assert_eq!(bed.authority.homes_on(NodeId(1)), 0);
+}

@@ -64,8 +64,7 @@ impl Agent {
         self.answers.insert(number, now + self.clock);
         let epoch = self.map.as_ref().expect("the first message has one").epoch;
         let store_failed = now < self.store_failed_until;
-        let (failed_copies, copied) = Default::default();
-        LeaseAnswer { number, epoch, unreachable, failed_copies, copied, store_failed }
+        LeaseAnswer { number, epoch, unreachable, store_failed, ..LeaseAnswer::default() }
     }
 
     fn serves(&self, now: Duration, node: NodeId, home: HomeId) -> bool {

@@ -22,6 +22,7 @@ pub(super) struct Repaired {
     /// Whether primaries report copies as soon as they are listed.
     pub(super) copies: bool,
     useless: Vec<(HomeId, NodeId)>,
+    pub(super) pinned: Vec<HomeId>,
 }
 
 impl Repaired {
@@ -34,7 +35,14 @@ impl Repaired {
         let map = HomeMap::initial(&nodes, replicas).expect("enough nodes");
         let authority =
             Authority::new(map, nodes.iter().map(|info| info.id), now).repairing(replicas, &nodes);
-        Self { authority, now, failed: BTreeSet::new(), copies: true, useless: Vec::new() }
+        Self {
+            authority,
+            now,
+            failed: BTreeSet::new(),
+            copies: true,
+            useless: Vec::new(),
+            pinned: Vec::new(),
+        }
     }
 
     pub(super) fn fail(&mut self, node: u32) {
@@ -66,10 +74,10 @@ impl Repaired {
             let answer = LeaseAnswer {
                 number,
                 epoch: map.epoch,
-                unreachable: Vec::new(),
                 failed_copies: self.useless.iter().filter(of_node).copied().collect(),
                 copied: copied.collect(),
-                store_failed: false,
+                pinned: self.pinned.iter().copied().filter(|home| map.primary(*home) == node).collect(),
+                ..LeaseAnswer::default()
             };
             self.authority.answered(node, answer, self.now);
         }

@@ -2,9 +2,12 @@
 
 use super::{INODE, WIDE, check};
 use crate::homes::HomeSet;
-use crate::ids::{Generation, HomeId, UnitId};
+use crate::ids::{Generation, HomeId, InodeId, UnitId};
+use crate::limits::UNIT_SIZE;
 use crate::wire::codec::encode;
-use crate::wire::replica::{RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
+use crate::wire::replica::{
+    DIRTY_UNITS_MAX, RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest,
+};
 use crate::wire::space::SpaceChange;
 use serde_bytes::ByteBuf;
 
@@ -54,6 +57,10 @@ fn requests_to_a_backup() {
             },
             "09820101016b027661",
         ),
+        (
+            ReplicaRequest::OnlyDirty { home: HOME, units: vec![(UNIT, (1..300).into())] },
+            "0a820101838404ac020101ac02",
+        ),
     ]);
 }
 
@@ -67,4 +74,7 @@ fn the_largest_message_with_records_fits() {
     let bytes = vec![7; RECORD_BYTES_MAX / RECORD_PARTS_MAX];
     let part = RecordPart { home: HomeId(u16::MAX), number: u64::MAX, offset: 9, ends: true, bytes };
     encode(&ReplicaRequest::Records(vec![part; RECORD_PARTS_MAX])).expect("it fits");
+    let unit = UnitId { inode: InodeId(u64::MAX), index: u64::MAX };
+    let units = vec![(unit, (UNIT_SIZE as u32 - 1..UNIT_SIZE as u32).into()); DIRTY_UNITS_MAX];
+    encode(&ReplicaRequest::OnlyDirty { home: HomeId(u16::MAX), units }).expect("it fits");
 }
