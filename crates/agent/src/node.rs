@@ -163,7 +163,8 @@ impl Node {
             self.lease.revoke(number);
             self.views.lease_ended();
         } else {
-            self.lease.renew(number, acknowledged);
+            let continues = self.lease.renew(number, acknowledged);
+            self.views.lease_renewed(continues);
         }
         let services = self.services.as_ref();
         let replicas = services.and_then(|services| services.replicas.as_ref());

@@ -167,6 +167,12 @@ impl Views {
         self.striped().for_each(|view| view.hide_names());
     }
 
+    /// Lets programs use what they see under this node's lease of the home map, which was renewed. `continues` is false if the node did not
+    /// have the lease.
+    pub fn lease_renewed(&self, continues: bool) {
+        self.striped().for_each(|view| view.lease_renewed(continues));
+    }
+
     /// The views whose names are at the homes.
     fn striped(&self) -> impl Iterator<Item = &Arc<SharedView>> {
         let local = match &self.local {

@@ -76,6 +76,9 @@ pub trait SharedNames: Send + Sync {
     fn show(&self, dir: FileNumber, name: &[u8], found: &Found, until: Duration) -> bool;
     /// Removes the name. When this has returned, no program reads the old entry.
     fn hide(&self, dir: FileNumber, name: &[u8]);
+    /// Makes all names invalid at that time of the monotonic clock, until the next call. Names that a later time must not make valid again
+    /// are hidden before.
+    fn limit(&self, until: Duration);
 }
 
 /// Inodes, by their numbers.

@@ -63,12 +63,15 @@ impl MapLease {
         Arc::new(Self { clock, until: AtomicU64::new(until), since, answers, renewed, changing })
     }
 
-    /// Takes a message of the authority, which acknowledges an answer, and notes that the answer with this number is sent now.
-    pub fn renew(&self, number: u64, acknowledged: Option<u64>) {
+    /// Takes a message of the authority, which acknowledges an answer, and notes that the answer with this number is sent now. Returns whether
+    /// the node had the lease until now.
+    pub fn renew(&self, number: u64, acknowledged: Option<u64>) -> bool {
         let now = self.clock.monotonic();
         let mut answers = self.answers.lock();
+        let mut continues = true;
         if let Some(sent) = acknowledged.and_then(|number| answers.get(&number).copied()) {
-            if !self.is_valid() {
+            continues = self.is_valid();
+            if !continues {
                 self.since.store(nanoseconds(now), Ordering::Relaxed);
             }
             // Before the end: a reader of the new end reads the new start too.
@@ -82,6 +85,7 @@ impl MapLease {
         }
         drop(answers);
         self.renewed.notify(usize::MAX);
+        continues
     }
 
     /// Takes a message of the authority that ends the lease, and notes that the answer with this number is sent now. No earlier answer grants

@@ -3,6 +3,7 @@
 //! ```text
 //! names      0  clock of the agent at its last welcome, CLOCK_MONOTONIC                u64, ns
 //!           64  for each view: number of changes of its directories                    8 x u64
+//!          128  for each view: end of validity of all files                            8 x u64, ns
 //!         4096  slots: 8192 sets of 4, of 192 bytes each
 //!
 //! slot       0  version: odd while the agent writes                                    u64
@@ -14,7 +15,7 @@
 //!
 //! A slot describes a name in a directory: a file, valid until a time; or a directory, valid until a time and while the view's number of
 //! directory changes equals that in the slot. A reader reads the version before and after: the slot is consistent if both are equal and
-//! even. Keys are compared whole; longer names are not in the table. If a set is full, the agent replaces the file whose validity ends
+//! even. A reader reads the end of validity of all files before. Keys are compared whole; longer names are not in the table. If a set is full, the agent replaces the file whose validity ends
 //! first, or a directory if there is no file.
 
 use crate::message::{STATUS_WORDS, StatusWords};
@@ -31,6 +32,7 @@ pub(crate) const VIEWS_MAX: usize = 8;
 pub(crate) const SET_SLOTS: usize = 4;
 
 const CHANGES: usize = 64;
+const FILES_UNTIL: usize = CHANGES + 8 * VIEWS_MAX;
 const SLOTS: usize = 4096;
 const SETS: usize = 1 << 13;
 const SLOT_SIZE: usize = 192;
@@ -49,12 +51,17 @@ const KIND_SHIFT: u32 = 16;
 const NAME: usize = VALUE + 8 * STATUS_WORDS;
 
 const _: () = assert!(NAME + NAME_SIZE_MAX == SLOT_SIZE && SLOT_SIZE.is_multiple_of(64));
-const _: () = assert!(CHANGES + 8 * VIEWS_MAX <= SLOTS && SETS.is_power_of_two());
+const _: () = assert!(FILES_UNTIL + 8 * VIEWS_MAX <= SLOTS && SETS.is_power_of_two());
 const _: () = assert!(NAMES_SIZE.is_multiple_of(4096));
 
 /// Offset of a view's number of directory changes.
 pub(crate) fn changes(view: usize) -> usize {
     CHANGES + 8 * view
+}
+
+/// Offset of the end of validity of all files of a view, on the agent's clock.
+pub(crate) fn files_until(view: usize) -> usize {
+    FILES_UNTIL + 8 * view
 }
 
 /// A time of the clock, in nanoseconds.

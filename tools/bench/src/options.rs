@@ -56,6 +56,8 @@ pub enum BuiltIn {
     Tmpfs,
     /// A distributed GlusterFS volume, one brick in /dev/shm and one mount per node (needs root).
     Glusterfs,
+    /// The same with each file on two bricks, for an even number of nodes.
+    GlusterfsReplicas,
     /// MooseFS with one copy, a master, one chunk server in /dev/shm and one mount per node (needs root).
     Moosefs,
     /// Gfarm with one I/O server and one mount per node (needs root, and runs below `slow-server` only).
@@ -70,6 +72,10 @@ pub enum BuiltIn {
     /// As `tameike-1`, with ranks that are preloaded.
     #[value(name = "tameike-1-preload")]
     TameikeOnePreload,
+    /// As `tameike`, with `--replicas 2`.
+    TameikeReplicas,
+    /// The same, with ranks that are preloaded.
+    TameikeReplicasPreload,
     /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in `--shared`.
     TameikeCache,
     /// The same with `--aggregate`: the job packs the files into a container.

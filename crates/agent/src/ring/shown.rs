@@ -47,4 +47,8 @@ impl SharedNames for ShownView {
     fn hide(&self, dir: FileNumber, name: &[u8]) {
         self.table.hide_file(self.view, dir.0, name);
     }
+
+    fn limit(&self, until: Duration) {
+        self.table.limit_files(self.view, until);
+    }
 }

@@ -182,11 +182,23 @@ impl NameLeases {
     }
 
     pub(super) fn show_in(&self, shown: Shown) {
+        shown.limit(self.map.end());
         self.names.lock().shown = Some(shown);
     }
 
-    /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see. Programs do not see the
-    /// lease of the home map: they get the name until the end of both, or until [`Self::hide_all`].
+    /// Lets programs use published names until the end of the lease of the home map, which was renewed. `continues` is false if the node did
+    /// not have the lease: names that it published before end.
+    pub(super) fn map_renewed(&self, continues: bool) {
+        if !continues {
+            self.hide_all();
+        }
+        if let Some(shown) = &self.names.lock().shown {
+            shown.limit(self.map.end());
+        }
+    }
+
+    /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see. They get the name until the
+    /// end of both leases, or until [`Self::hide_all`].
     pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
         let mut names = self.names.lock();
         let Names { leases, shown, .. } = &mut *names;
@@ -197,7 +209,7 @@ impl NameLeases {
         };
         let mut attr = name.attr.clone();
         if self.map.covers(name.until.saturating_sub(NAME_LEASE)) && complete(&mut attr) {
-            name.is_shown = shown.show(&name.entry, attr, name.until.min(self.map.end()));
+            name.is_shown = shown.show(&name.entry, attr, name.until);
         }
     }
 

@@ -104,6 +104,11 @@ impl SharedView {
         self.leases.hide_all();
     }
 
+    /// Takes note that this node's lease of the home map was renewed, and whether it has continued.
+    pub fn lease_renewed(&self, continues: bool) {
+        self.leases.map_renewed(continues);
+    }
+
     /// Drops leases and cached state that come from homes which have moved to other nodes. Call it before the next primaries serve them.
     pub fn homes_moved(&self, moved: impl Fn(HomeId) -> bool) {
         let has_moved = |inode| moved(self.cluster.inode_home(inode));

@@ -32,6 +32,10 @@ impl Shown {
         self.names.show(number(self.root, entry.dir), &entry.name, &found, until)
     }
 
+    pub(super) fn limit(&self, until: Duration) {
+        self.names.limit(until);
+    }
+
     pub(super) fn hide(&self, entry: &EntryName) {
         self.names.hide(number(self.root, entry.dir), &entry.name);
     }

@@ -227,7 +227,9 @@ impl Connection {
             let connection = self.clone();
             self.runtime.spawn(async move {
                 loop {
-                    connection.socket.writable().await;
+                    if let Err(error) = connection.socket.writable().await {
+                        connection.close(broken("cannot send", connection.peer, &error));
+                    }
                     connection.heard.fetch_add(1, Ordering::Relaxed);
                     if connection.flush(VecDeque::new()) {
                         return;

@@ -120,7 +120,7 @@ impl Inner {
             Err(error) => return Err(error.into()),
         }
         let socket = self.watch(socket)?;
-        socket.writable().await;
+        socket.writable().await?;
         sockopt::socket_error(socket.get())??;
         Ok(socket)
     }

@@ -7,7 +7,7 @@ use super::Client;
 use super::path::is_plain;
 use crate::layout::{NAMES, looked_up};
 use crate::message::{Start, Status};
-use crate::names::{CLOCK, Key, Kind, NameEntry, changes, find, nanoseconds};
+use crate::names::{CLOCK, Key, Kind, NameEntry, changes, files_until, find, nanoseconds};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 use tameike_io::os::arena::Sight;
@@ -43,8 +43,9 @@ impl Client {
         }
         let view = usize::from(at.view);
         let changes = self.notice.load_long(NAMES + changes(view));
+        let until = self.notice.load_long(NAMES + files_until(view));
         fence(Ordering::Acquire);
-        let mut walk = Walk { notice: &self.notice, view, changes, until: u64::MAX };
+        let mut walk = Walk { notice: &self.notice, view, changes, until };
         let mut dir = walk.step(at.dir, b"")?;
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let mut name = names.next()?;

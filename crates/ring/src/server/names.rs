@@ -3,7 +3,8 @@
 use crate::layout::{NAMES, NOTICE_SIZE};
 use crate::message::{STATUS_WORDS, Status, StatusWords};
 use crate::names::{
-    CLOCK, HASH, HEAD, Key, Kind, NAMES_SIZE, UNTIL, VERSION, VIEWS_MAX, changes, nanoseconds, value_places,
+    CLOCK, HASH, HEAD, Key, Kind, NAMES_SIZE, UNTIL, VERSION, VIEWS_MAX, changes, files_until, nanoseconds,
+    value_places,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -21,10 +22,12 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// An empty table.
+    /// An empty table, without a limit for the files of any view.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let notice = Arc::new(Notice::create("tameike-ring-notice", NOTICE_SIZE)?);
-        Ok(Arc::new(Self { notice, writing: Mutex::default(), is_used: AtomicBool::new(false) }))
+        let table = Self { notice, writing: Mutex::default(), is_used: AtomicBool::new(false) };
+        (0..VIEWS_MAX).for_each(|view| table.put(files_until(view), u64::MAX));
+        Ok(Arc::new(table))
     }
 
     pub(super) fn notice(&self) -> &Arc<Notice> {
@@ -96,6 +99,13 @@ impl NameTable {
     pub fn directories_changed(&self, view: usize, count: u64) {
         if view < VIEWS_MAX {
             self.long(changes(view)).fetch_max(count, Ordering::AcqRel);
+        }
+    }
+
+    /// Ends the validity of all files of a view at a time. Files that were valid until an earlier one, and must stay invalid, are hidden before.
+    pub fn limit_files(&self, view: usize, until: Duration) {
+        if view < VIEWS_MAX {
+            self.long(files_until(view)).store(nanoseconds(until), Ordering::Release);
         }
     }
 

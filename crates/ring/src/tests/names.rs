@@ -102,6 +102,19 @@ fn entries_are_not_used_beyond_their_validity() {
 }
 
 #[test]
+fn files_are_not_used_beyond_the_limit_of_their_view() {
+    let bed = bed();
+    let client = bed.client();
+    show(&bed, 7, b"file", 4);
+    bed.names.limit_files(1, monotonic());
+    assert_eq!(look_up(&client, b"dir/file"), Answer::Done(status(4)));
+    bed.names.limit_files(0, monotonic());
+    assert_asked(&client, b"dir/file");
+    bed.names.limit_files(0, later());
+    assert_eq!(look_up(&client, b"dir/file"), Answer::Done(status(4)));
+}
+
+#[test]
 fn changed_directories_are_not_walked() {
     let bed = bed();
     let client = bed.client();

@@ -1,7 +1,10 @@
 //! The log records of homes on their way to the backups.
 //!
-//! Each home has a stream of numbered records. They stay in memory until all backups of the home have confirmed them. One task for each
-//! backup node sends what it lacks, of all homes together, one message at a time: records that arrive meanwhile share the next message.
+//! Each home has a stream of numbered records. They stay in memory until all backups of the home have confirmed them. A message to a backup
+//! has what it lacks, of all homes together, and one at a time goes to each: records that arrive meanwhile share the next message.
+//!
+//! A request that has to wait for its record sends it itself, on its own thread, unless a message is in flight. For records without such a
+//! request, a task of each backup looks from time to time.
 
 use super::{Replicas, may_be_repeated, moved};
 use event_listener::Event;
@@ -9,7 +12,9 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, try_join_all};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tameike_core::wire::replica::{
     RECORD_BYTES_MAX, RECORD_PARTS_MAX, RecordPart, ReplicaReply, ReplicaRequest,
 };
@@ -21,9 +26,21 @@ use tameike_store::table::ReadTable;
 /// The streams of the homes that this node serves.
 pub(super) struct Streams {
     homes: BTreeMap<HomeId, Stream>,
-    /// The backups, each with a task that sends to it, which waits for this event.
-    senders: BTreeMap<NodeId, Arc<Event>>,
+    /// The backups.
+    senders: BTreeMap<NodeId, Arc<Sender>>,
 }
+
+/// What sends to one backup.
+#[derive(Default)]
+struct Sender {
+    /// Notified when there is something to send. The task of the backup waits for it.
+    appended: Event,
+    /// Whether a message is in flight. Changes while the streams are locked.
+    is_sending: AtomicBool,
+}
+
+/// Time for which a record waits for a request that sends it.
+const GATHER_TIME: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 struct Stream {
@@ -70,11 +87,11 @@ impl Stream {
         self.joining.is_some_and(|joining| joining.node == node && is(joining))
     }
 
-    /// The number of the last record that all backups have, and the node to which the home was copied.
-    fn replicated(&self, backups: &[NodeId]) -> u64 {
+    /// The backups, and the node to which the home was copied, as far as they lack the record with a number, or one before.
+    fn lacking(&self, backups: &[NodeId], number: u64) -> impl Iterator<Item = NodeId> {
         let required = self.joining.filter(|joining| joining.is_required).map(|joining| joining.node);
         let all = backups.iter().copied().chain(required);
-        all.map(|backup| self.confirmed(backup)).min().unwrap_or(self.last.number)
+        all.filter(move |backup| self.confirmed(*backup) < number)
     }
 
     /// Drops the records that all backups have.
@@ -182,7 +199,7 @@ impl HomeLog for Replicas {
         let joining = stream.joining.map(|joining| joining.node);
         let targets = map.backups(home).iter().chain(&joining);
         let senders = targets.filter_map(|backup| streams.senders.get(backup));
-        senders.for_each(|sender| _ = sender.notify(usize::MAX));
+        senders.for_each(|sender| _ = sender.appended.notify(usize::MAX));
     }
 
     fn on_backups(&self) -> BoxFuture<'static, Result<()>> {
@@ -213,7 +230,7 @@ impl Replicas {
         {
             let mut streams = self.streams.lock();
             streams.senders.retain(|backup, sender| {
-                sender.notify(usize::MAX);
+                sender.appended.notify(usize::MAX);
                 backups.contains_key(backup)
             });
             for backup in backups.into_keys() {
@@ -223,8 +240,20 @@ impl Replicas {
             }
         }
         // A task may begin to run at once, and takes the lock.
-        for (backup, event) in started {
-            self.parts.runtime.spawn(send(self.me.clone(), backup, event));
+        for (backup, sender) in started {
+            self.parts.runtime.spawn(send(self.me.clone(), backup, sender));
+        }
+    }
+
+    /// Sends what a backup lacks, unless a message is in flight: then the rest follows. Runs on this thread up to the first wait.
+    fn start_sending(&self, backup: NodeId) {
+        let sender = {
+            let streams = self.streams.lock();
+            let idle = |sender: &&Arc<Sender>| !sender.is_sending.swap(true, Ordering::Relaxed);
+            streams.senders.get(&backup).filter(idle).cloned()
+        };
+        if let Some(sender) = sender {
+            self.parts.runtime.spawn(send_all(self.me.clone(), backup, sender));
         }
     }
 
@@ -290,14 +319,17 @@ impl Replicas {
     }
 
     /// Sends what a backup lacks in one message. `sent` is how much of a large record it has got before; returns how much it has then.
-    async fn send_batch(&self, backup: NodeId, appended: &Arc<Event>, sent: Option<(HomeId, usize)>) -> Sent {
+    async fn send_batch(&self, backup: NodeId, sender: &Arc<Sender>, sent: Option<(HomeId, usize)>) -> Sent {
         let map = self.parts.cluster.map();
         let Batch { parts, last, .. } = {
             let streams = self.streams.lock();
-            if !streams.senders.get(&backup).is_some_and(|own| Arc::ptr_eq(own, appended)) {
-                return Sent::Gone;
-            }
-            streams.batch(&map, backup, sent)
+            let batch = match streams.senders.get(&backup).is_some_and(|own| Arc::ptr_eq(own, sender)) {
+                true => streams.batch(&map, backup, sent),
+                false => Batch::default(),
+            };
+            // From now on, others may begin.
+            sender.is_sending.store(!batch.parts.is_empty(), Ordering::Relaxed);
+            batch
         };
         let Some(end) = parts.last() else { return Sent::Everything };
         let begun = (!end.ends).then(|| (end.home, end.offset as usize + end.bytes.len()));
@@ -329,27 +361,34 @@ impl Replicas {
             let one = home.and_then(|home| streams.homes.get_key_value(&home));
             let all = streams.homes.iter().filter(|_| home.is_none());
             let is_lacking = |(home, stream): &(&HomeId, &Stream)| {
-                !stream.records.is_empty() && stream.replicated(map.backups(**home)) < stream.last.number
+                let number = stream.last.number;
+                !stream.records.is_empty() && stream.lacking(map.backups(**home), number).next().is_some()
             };
             let lacking = one.into_iter().chain(all).filter(is_lacking);
             lacking.map(|(&of, stream)| (of, stream.last.number)).collect()
         };
+        if wanted.is_empty() {
+            return Ok(());
+        }
         loop {
             let changed = self.progress.listen();
             let map = self.parts.cluster.map();
             if let Some((home, _)) = wanted.iter().find(|(home, _)| map.primary(*home) != self.parts.node) {
                 return Err(moved(*home));
             }
+            let mut backups = BTreeSet::new();
             {
                 let streams = self.streams.lock();
                 wanted.retain(|(home, number)| {
-                    let stream = streams.homes.get(home);
-                    stream.is_some_and(|stream| stream.replicated(map.backups(*home)) < *number)
+                    let stream = streams.homes.get(home).into_iter();
+                    let lacking = stream.flat_map(|stream| stream.lacking(map.backups(*home), *number));
+                    lacking.map(|backup| backups.insert(backup)).count() > 0
                 });
             }
             if wanted.is_empty() {
                 return Ok(());
             }
+            backups.into_iter().for_each(|backup| self.start_sending(backup));
             changed.await;
         }
     }
@@ -422,28 +461,35 @@ impl Replicas {
 enum Sent {
     /// A part of what the backup lacks, up to so much of a large record of a home.
     Up(Option<(HomeId, usize)>),
-    /// The backup has everything.
+    /// The backup has everything, or is no backup any more.
     Everything,
-    /// It is no backup any more, or another task sends to it.
-    Gone,
 }
 
-/// Sends to a backup what it lacks, now and after each notification of `appended`.
-async fn send(replicas: Weak<Replicas>, backup: NodeId, appended: Arc<Event>) {
+/// Sends to a backup what it lacks now. `sender` is that of the backup, and says that a message is in flight.
+async fn send_all(replicas: Weak<Replicas>, backup: NodeId, sender: Arc<Sender>) {
     let mut sent = None;
-    loop {
-        let listener = appended.listen();
-        // The agent may end while this task waits.
-        let Some(own) = replicas.upgrade() else { return };
-        match own.send_batch(backup, &appended, sent).await {
+    // The agent may end meanwhile.
+    while let Some(own) = replicas.upgrade() {
+        match own.send_batch(backup, &sender, sent).await {
             Sent::Up(begun) => sent = begun,
-            Sent::Everything => {
-                drop(own);
-                sent = None;
-                listener.await;
-            }
-            Sent::Gone => return,
+            Sent::Everything => return,
         }
+    }
+}
+
+/// Sends to a backup the records for which no request waits, as long as `sender` is that of the backup.
+async fn send(replicas: Weak<Replicas>, backup: NodeId, sender: Arc<Sender>) {
+    loop {
+        let appended = sender.appended.listen();
+        let Some(own) = replicas.upgrade() else { return };
+        if !own.streams.lock().senders.get(&backup).is_some_and(|one| Arc::ptr_eq(one, &sender)) {
+            return;
+        }
+        own.start_sending(backup);
+        let runtime = own.parts.runtime.clone();
+        drop(own);
+        appended.await;
+        runtime.sleep(GATHER_TIME).await;
     }
 }
 

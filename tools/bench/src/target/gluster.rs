@@ -1,4 +1,4 @@
-//! Starts a distributed GlusterFS volume: a brick and a FUSE mount per node.
+//! Starts a distributed GlusterFS volume: a brick and a FUSE mount per node. It has each file on one brick or on two.
 //!
 //! The management daemon runs with a separate port and directory, only to write the volume files. This program starts bricks and clients
 //! from these.
@@ -15,11 +15,23 @@ use std::process::{Command, Stdio};
 const NAME: &str = "bench";
 const INSTALL: &str = "(GlusterFS is Debian's glusterfs-server; it needs root)";
 
+/// Options of the volume with each file on two bricks.
+const REPLICATED: &[&str] = &["replica", "2"];
+
 /// Starts a volume over `nodes` bricks, mounted once per node.
 pub fn start(nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
+    start_with(&[], nodes, store, limits)
+}
+
+/// Starts the same with each file on two bricks.
+pub fn start_replicated(nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
+    start_with(REPLICATED, nodes, store, limits)
+}
+
+fn start_with(volume: &[&str], nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
     let mut peer = Peer::new("gluster", INSTALL, store)?;
     let host = own_address()?;
-    lay_out(&peer, nodes, &host, limits)?;
+    lay_out(&peer, volume, nodes, &host, limits)?;
     let ports = start_bricks(&mut peer, nodes, &host, limits)?;
     for node in 0..nodes {
         mount(&mut peer, node, &ports, limits)?;
@@ -32,8 +44,8 @@ pub fn version() -> Outcome<String> {
     super::version_of(Path::new("glusterfs"))
 }
 
-/// Has glusterd write the volume files.
-fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> {
+/// Has glusterd write the volume files, with these options of the volume.
+fn lay_out(peer: &Peer, volume: &[&str], nodes: u32, host: &str, limits: &Limits) -> Outcome<()> {
     peer.make("work")?;
     peer.make("run")?;
     let socket = peer.path("run/socket");
@@ -63,7 +75,8 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
         let listed = || gluster(&["pool", "list"]).output().context(|| format!("start gluster {INSTALL}"));
         Ok(socket.exists() && listed()?.status.success())
     })?;
-    let mut words = vec!["volume".to_owned(), "create".to_owned(), NAME.to_owned()];
+    let words = [&["volume", "create", NAME], volume].concat();
+    let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     for node in 0..nodes {
         peer.make(&format!("brick-{node}"))?;
         words.push(format!("{host}:{}", peer.text(&format!("brick-{node}"))));

@@ -26,6 +26,8 @@ impl Job {
         let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in(parent);
         let shared = shared.context(|| format!("make a directory in {}", parent.display()))?;
         let (directory, nodes) = (shared.path().display().to_string(), nodes.to_string());
+        // Names of jobs have 32 characters at most.
+        let target = target.strip_prefix("tameike-").unwrap_or(target);
         let words = ["--local", &nodes, "--device", "ram", "--shared", &directory];
         let mut job = Self {
             program: program.to_owned(),

@@ -24,6 +24,8 @@ const SHARED: &str = "$TAMEIKE_SHARED";
 const CACHE: &str = "$TAMEIKE_CACHE";
 /// Options of `exec` for ranks that are preloaded.
 const PRELOADED: &[&str] = &["--preload"];
+/// Options of `up` for a job with replicas.
+const REPLICATED: &[&str] = &["--replicas", "2"];
 
 /// The name of a target in reports.
 #[derive(Clone, Debug, Serialize)]
@@ -177,12 +179,19 @@ fn start(kind: BuiltIn, options: &RunOptions, shared: &Path, limits: &Limits) ->
         BuiltIn::Disk => directory("disk", &options.disk, options.nodes),
         BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options.nodes),
         BuiltIn::Glusterfs => peer("glusterfs", gluster::start, gluster::version, options, limits),
+        BuiltIn::GlusterfsReplicas => {
+            peer("glusterfs-replicas", gluster::start_replicated, gluster::version, options, limits)
+        }
         BuiltIn::Moosefs => peer("moosefs", moosefs::start, moosefs::version, options, limits),
         BuiltIn::Gfarm => peer("gfarm", gfarm::start, gfarm::version, options, limits),
         BuiltIn::Tameike => own("tameike", SHARED, options.nodes, &[], &[]),
         BuiltIn::TameikeOne => own("tameike-1", SHARED, 1, &[], &[]),
         BuiltIn::TameikePreload => own("tameike-preload", SHARED, options.nodes, PRELOADED, &[]),
         BuiltIn::TameikeOnePreload => own("tameike-1-preload", SHARED, 1, PRELOADED, &[]),
+        BuiltIn::TameikeReplicas => own("tameike-replicas", SHARED, options.nodes, &[], REPLICATED),
+        BuiltIn::TameikeReplicasPreload => {
+            own("tameike-replicas-preload", SHARED, options.nodes, PRELOADED, REPLICATED)
+        }
         BuiltIn::TameikeCache => own("tameike-cache", CACHE, options.nodes, &[], &[]),
         BuiltIn::TameikeAggregate => own("tameike-aggregate", CACHE, options.nodes, &[], &["--aggregate"]),
         BuiltIn::TameikeAggregateOnly => {

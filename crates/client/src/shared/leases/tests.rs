@@ -82,6 +82,8 @@ impl SharedNames for Board {
     fn hide(&self, _dir: FileNumber, name: &[u8]) {
         self.0.lock().remove(name);
     }
+
+    fn limit(&self, _until: Duration) {}
 }
 
 #[test]
@@ -129,9 +131,9 @@ fn leases_of_homes_that_have_moved_end() {
     assert_eq!(names.find(&entry(2), NOW), Some(attr(2)));
 }
 
-/// Times until which names are published.
+/// Times until which names are published, and the limit for all.
 #[derive(Default)]
-struct Times(Mutex<Vec<Duration>>);
+struct Times(Mutex<Vec<Duration>>, Mutex<Duration>);
 
 impl SharedNames for Times {
     fn is_used(&self) -> bool {
@@ -143,7 +145,13 @@ impl SharedNames for Times {
         true
     }
 
-    fn hide(&self, _dir: FileNumber, _name: &[u8]) {}
+    fn hide(&self, _dir: FileNumber, _name: &[u8]) {
+        self.0.lock().pop();
+    }
+
+    fn limit(&self, until: Duration) {
+        *self.1.lock() = until;
+    }
 }
 
 #[test]
@@ -162,21 +170,26 @@ fn leases_count_only_during_one_lease_of_the_home_map() {
     };
     names.add(entry(2), attr(2), names.start_request(now()));
     assert!(!is_found(2) && times.0.lock().is_empty(), "there is no lease of the map");
-    map.renew(1, None);
-    map.renew(2, Some(1));
+    assert!(*times.1.lock() <= now());
+    names.map_renewed(map.renew(1, None));
+    names.map_renewed(map.renew(2, Some(1)));
     names.add(entry(2), attr(2), names.start_request(now()));
     assert!(is_found(2));
-    assert_eq!(std::mem::take(&mut *times.0.lock()), [now() + MAP_LEASE], "programs do not see renewals");
+    assert_eq!((&**times.0.lock(), *times.1.lock()), (&[now() + NAME_LEASE][..], now() + MAP_LEASE));
     simulation.run(runtime.sleep(MAP_LEASE / 2));
-    map.renew(3, Some(2));
-    map.renew(4, Some(3));
+    names.map_renewed(map.renew(3, Some(2)));
+    names.map_renewed(map.renew(4, Some(3)));
+    assert_eq!(*times.1.lock(), now() + MAP_LEASE, "programs see that it was renewed");
+    assert_eq!(times.0.lock().len(), 1, "the name stays published");
     simulation.run(runtime.sleep(MAP_LEASE / 2));
     assert!(is_found(2), "the lease of the map was renewed");
-    times.0.lock().clear();
     simulation.run(runtime.sleep(MAP_LEASE));
     assert!(!is_found(2), "the lease of the map has ended");
-    map.renew(5, Some(4));
-    map.renew(6, Some(5));
+    assert!(*times.1.lock() <= now());
+    times.0.lock().truncate(1);
+    names.map_renewed(map.renew(5, Some(4)));
+    assert!(times.0.lock().is_empty(), "names are hidden before programs may use others");
+    names.map_renewed(map.renew(6, Some(5)));
     assert!(map.is_valid() && !is_found(2), "the home may have granted the name to another node meanwhile");
     assert!(times.0.lock().is_empty());
     names.add(entry(2), attr(2), names.start_request(now()));

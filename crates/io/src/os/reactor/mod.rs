@@ -66,6 +66,20 @@ pub struct Registration {
     token: u64,
 }
 
+impl Registration {
+    /// Sets whether the source is called when its descriptor becomes writable. If it is so already, that is reported at once.
+    fn report_writable(&self, descriptor: impl AsFd, writable: bool) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(self.token);
+        Ok(epoll::modify(&self.reactor.epoll, descriptor, data, interest(writable))?)
+    }
+}
+
+/// The events that are reported, edge-triggered.
+fn interest(writable: bool) -> epoll::EventFlags {
+    let reads = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+    if writable { reads | epoll::EventFlags::OUT } else { reads }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         let source = self.reactor.sources.lock().remove(&self.token);
@@ -99,12 +113,20 @@ impl Reactor {
         descriptor: impl AsFd,
         source: Arc<dyn Source>,
     ) -> std::io::Result<Registration> {
+        self.add(descriptor, source, true)
+    }
+
+    /// As [`Self::register`], for writes only while [`Registration::report_writable`] says so.
+    fn add(
+        self: &Arc<Self>,
+        descriptor: impl AsFd,
+        source: Arc<dyn Source>,
+        writable: bool,
+    ) -> std::io::Result<Registration> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         self.sources.lock().insert(token, source);
         let registration = Registration { reactor: self.clone(), token };
-        let flags =
-            epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(token), flags)?;
+        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(token), interest(writable))?;
         Ok(registration)
     }
 

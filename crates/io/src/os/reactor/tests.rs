@@ -1,8 +1,11 @@
 #![expect(clippy::disallowed_methods, reason = "these tests measure the real clock from outside")]
 
+use super::Watched;
 use crate::os::runtime::promise;
 use crate::os::system::System;
 use parking_lot::Mutex;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -140,10 +143,8 @@ fn a_task_that_panics_affects_no_other() {
     receiver.recv_timeout(Duration::from_secs(5)).expect("the reactor continues");
 }
 
-/// The reactor's thread may use no processor time while idle: not even one wake-up in half a second.
-#[test]
-fn an_idle_reactor_sleeps() {
-    let system = system();
+/// Returns the number of times that the reactor's thread has slept.
+fn switches(system: &System) -> impl Fn() -> u64 {
     let (sender, receiver) = channel();
     let thread = || rustix::thread::gettid().as_raw_nonzero().get();
     let sleep = system.runtime().sleep(Duration::from_millis(1));
@@ -152,14 +153,51 @@ fn an_idle_reactor_sleeps() {
         sender.send(thread()).expect("the receiver exists");
     });
     let thread = receiver.recv().expect("runs on the reactor");
-    let switches = || {
+    move || {
         let status =
             std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("the thread runs");
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).expect("Linux");
         line.split_whitespace().last().and_then(|count| count.parse::<u64>().ok()).expect("a number")
-    };
+    }
+}
+
+/// The reactor's thread may use no processor time while idle: not even one wake-up in half a second.
+#[test]
+fn an_idle_reactor_sleeps() {
+    let system = system();
+    let switches = switches(&system);
     std::thread::sleep(Duration::from_millis(50));
     let before = switches();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches(), before);
+}
+
+#[test]
+fn reads_of_the_peer_wake_only_a_writer_that_waits() {
+    let system = system();
+    let (own, mut peer) = UnixStream::pair().expect("a socket");
+    own.set_nonblocking(true).expect("a socket");
+    let own = Arc::new(Watched::new(system.reactor(), own).expect("registered"));
+    let switches = switches(&system);
+    std::thread::sleep(Duration::from_millis(50));
+    let before = switches();
+    for _ in 0..100 {
+        own.get().write_all(&[7; 100]).expect("there is room");
+        peer.read_exact(&mut [0; 100]).expect("it was written");
+    }
+    assert!(switches() < before + 10, "the reactor woke up for reads of the peer");
+
+    let mut written = 0;
+    while let Ok(count) = own.get().write(&[7; 4096]) {
+        written += count;
+    }
+    let (sender, receiver) = channel();
+    let writer = own.clone();
+    system.runtime().spawn(async move {
+        sender.send(writer.writable().await.is_ok()).expect("the receiver exists");
+    });
+    assert!(receiver.try_recv().is_err(), "the socket is full");
+    peer.read_exact(&mut vec![0; written]).expect("it was written");
+    assert!(receiver.recv_timeout(Duration::from_secs(5)).expect("writable"));
+    own.get().write_all(&[7; 100]).expect("there is room again");
 }

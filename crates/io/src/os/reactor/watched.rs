@@ -31,7 +31,7 @@ impl Source for Edges {
 /// A nonblocking descriptor registered with the reactor.
 pub struct Watched<D> {
     // Declared first, so that the registration ends before the descriptor is closed.
-    _registration: Registration,
+    registration: Registration,
     edges: Arc<Edges>,
     descriptor: D,
 }
@@ -40,8 +40,8 @@ impl<D: AsFd> Watched<D> {
     /// Registers `descriptor`, which must be nonblocking.
     pub fn new(reactor: &Arc<Reactor>, descriptor: D) -> std::io::Result<Self> {
         let edges = Arc::new(Edges::default());
-        let registration = reactor.register(&descriptor, edges.clone())?;
-        Ok(Self { _registration: registration, edges, descriptor })
+        let registration = reactor.add(&descriptor, edges.clone(), false)?;
+        Ok(Self { registration, edges, descriptor })
     }
 
     /// The descriptor.
@@ -65,8 +65,14 @@ impl<D: AsFd> Watched<D> {
     }
 
     /// Waits until the descriptor may be writable, after a write that would have blocked.
-    pub async fn writable(&self) {
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub async fn writable(&self) -> std::io::Result<()> {
+        // Only now: otherwise the reactor would wake up whenever the peer of a socket has read something.
+        self.registration.report_writable(&self.descriptor, true)?;
         self.edges.write.take().await;
+        self.registration.report_writable(&self.descriptor, false)
     }
 
     /// Reads from a stream into `first`, and further bytes into `second`; 0 at the end of the stream.
