@@ -40,6 +40,7 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
             | DriverReply::Warmed(_)
             | DriverReply::Files(_)
             | DriverReply::Measured(_)
+            | DriverReply::CopiesChecked(_)
             | DriverReply::Ended { .. }
             | DriverReply::Failed(_) => {}
         }

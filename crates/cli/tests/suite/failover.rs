@@ -133,6 +133,21 @@ fn check_receipt(receipt: &Value, directory: &Path) {
     }
 }
 
+/// S53b.
+#[test]
+fn copies_are_equal_while_programs_change_files() {
+    let seed = seed();
+    let trial = Trial::new("compare", &[0, 1, 2], seed);
+    let running = trial.start("3", "0 3", "");
+    let checks = if is_soak() { 100 } else { 4 };
+    for _ in 0..checks {
+        let checked = trial.site.tameike(&["check", "--replicas", "--job", &trial.job.name]).exits(0);
+        assert!(shown(&checked).contains("tameike: all copies are equal\n"), "{}", shown(&checked));
+    }
+    trial.stop_programs();
+    trial.end(running);
+}
+
 fn in_milliseconds(mut times: Vec<Duration>) -> String {
     times.sort();
     let [median, longest] = [times[times.len() / 2], times[times.len() - 1]];
