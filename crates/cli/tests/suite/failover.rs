@@ -141,8 +141,13 @@ fn copies_are_equal_while_programs_change_files() {
     let running = trial.start("3", "0 3", "");
     let checks = if is_soak() { 100 } else { 4 };
     for _ in 0..checks {
-        let checked = trial.site.tameike(&["check", "--replicas", "--job", &trial.job.name]).exits(0);
-        assert!(shown(&checked).contains("tameike: all copies are equal\n"), "{}", shown(&checked));
+        let arguments = ["check", "--replicas", "--json", "--job", &trial.job.name];
+        let found: Value =
+            serde_json::from_slice(&trial.site.tameike(&arguments).exits(0).stdout).expect("JSON");
+        assert_eq!(found["outcome"], "equal", "{found:#}");
+        let nodes = found["nodes"].as_array().expect("nodes");
+        let count = |name: &str| nodes.iter().filter_map(|node| node["report"][name].as_u64()).sum::<u64>();
+        assert!(count("homes") == 64 && count("units") > 0, "{found:#}");
     }
     trial.stop_programs();
     trial.end(running);

@@ -1,9 +1,9 @@
 //! Checks of copies: the primary of a home compares its copy with those of the backups, and repairs what differs.
 //!
-//! - Units: each is compared by checksums with its lock held, so that no change of it is on its way. What is damaged on the primary comes from
+//! - Units: each is compared by checksums with its lock held, so that no change of it is in flight. What is damaged on the primary comes from
 //!   a backup, and then what differs on a backup from the primary.
 //! - Records: the stream of the home stops at one record while all copies digest their entries. A copy that differs is of no use: the authority
-//!   of the home map is told, and has the home copied again.
+//!   of the home map is notified, and has the home copied again.
 
 use super::join::{JoinsParts, entries_of};
 use super::{Copies, RETRY_TIME, Replicas};
@@ -28,7 +28,7 @@ const WHOLE: std::ops::Range<u32> = 0..UNIT_SIZE as u32;
 const UNITS_PARALLEL: usize = 2;
 /// Longest wait for a quiet node between two units.
 const YIELD_TIME_MAX: Duration = Duration::from_millis(2);
-/// Attempts to compare a unit while changes of it are on their way.
+/// Attempts to compare a unit while changes of it are in flight.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Checks the copies of the homes that a node serves.
@@ -72,6 +72,10 @@ pub(super) fn digest_of_home(ledger: &Ledger, cluster: &Cluster, home: HomeId) -
 /// All bytes of the blocks that have some of these.
 fn whole_blocks(bytes: &RangeSet) -> RangeSet {
     bytes.iter().map(|range| range.start / BLOCK * BLOCK..range.end.next_multiple_of(BLOCK)).collect()
+}
+
+fn is_in_unit(bytes: &RangeSet) -> bool {
+    bytes.is_in_order() && bytes.end() <= WHOLE.end
 }
 
 /// The blocks, as bytes, that a backup must get from the primary.
@@ -196,7 +200,7 @@ fn unexpected(backup: NodeId, reply: &ReplicaReply) -> Fault {
 }
 
 impl Comparison<'_> {
-    /// Compares the unit, and repairs it. Returns nothing if changes of it are on their way to the backups.
+    /// Compares the unit, and repairs it. Returns nothing if changes of it are in flight to the backups.
     async fn run(&self) -> Result<Option<Vec<Difference>>> {
         // Before the locks: their holders need no frame of this pool.
         let mut frame = self.copies.parts.pool.take().await;
@@ -245,9 +249,7 @@ impl Comparison<'_> {
         let request = ReplicaRequest::Examine { home, unit, data: data.clone() };
         match self.replicas.ask_copy(home, backup, request, None).await? {
             ReplicaReply::Examined { sums, bad, surplus }
-                if sums.len() == 4 * BLOCKS_PER_UNIT
-                    && bad.end() <= WHOLE.end
-                    && surplus.end() <= WHOLE.end =>
+                if sums.len() == 4 * BLOCKS_PER_UNIT && [&bad, &surplus].into_iter().all(is_in_unit) =>
             {
                 Ok(Examined { data, sums: BlockSums::from_bytes(sums), bad, surplus })
             }

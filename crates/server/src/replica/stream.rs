@@ -298,8 +298,12 @@ impl Replicas {
             let is_backup = self.parts.cluster.map().backups(home).contains(&backup);
             let confirmed = {
                 let streams = self.streams.lock();
-                let stream = streams.homes.get(&home).filter(|stream| !stream.failed.contains(&backup));
-                stream.filter(|_| is_backup).ok_or_else(|| moved(home))?.confirmed(backup)
+                let stream = streams.homes.get(&home).ok_or_else(|| moved(home))?;
+                if !is_backup || stream.failed.contains(&backup) {
+                    let problem = format!("{backup} has no useful copy of {home} any more");
+                    return Err(Fault::new(Errno::EREMCHG, problem));
+                }
+                stream.confirmed(backup)
             };
             if confirmed >= number {
                 return Ok(());
