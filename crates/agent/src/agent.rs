@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::{NodeStatus, Warmed};
+use tameike_core::wire::admin::{CopyReport, NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeId, NodeInfo, Result, View};
 use tameike_fabric::ofi::OfiConfig;
@@ -376,6 +376,13 @@ impl AgentControl for Agent {
     fn measure(&self, order: Order) -> Result<Outcome> {
         let meter = self.node()?.meter().clone();
         self.begin(async move { meter.measure(order).await }).recv().map_err(|_| stopped())?
+    }
+
+    fn check_copies(&self) -> Result<CopyReport> {
+        // A node without a device serves no home.
+        let check = self.node()?.services().and_then(|services| services.copy_check.clone());
+        let Some(check) = check else { return Ok(CopyReport::default()) };
+        self.begin(async move { check.run().await }).recv().map_err(|_| stopped())
     }
 
     fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {

@@ -29,7 +29,8 @@ use tameike_server::lock::LockService;
 use tameike_server::meta::{MetaParts, MetaServices};
 use tameike_server::region::{RegionParts, RegionService};
 use tameike_server::replica::{
-    BackupService, Copies, CopiesParts, Joins, JoinsParts, ReplicaParts, Replicas, Takeover, TakeoverParts,
+    BackupService, Copies, CopiesParts, CopyCheck, Joins, JoinsParts, ReplicaParts, Replicas, Takeover,
+    TakeoverParts,
 };
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
@@ -137,11 +138,13 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     // Before the first record of a home.
     let (replicas, copies) = replicas(parts, store)?;
     let copies = Arc::new(copies);
-    let joins = replicas.as_ref().map(|replicas| {
+    let copying = replicas.as_ref().map(|replicas| {
         let (ledger, extents) = (store.ledger.clone(), store.extents.clone());
         let (replicas, copies, activity) = (replicas.clone(), copies.clone(), activity.clone());
-        Joins::start(JoinsParts { replicas, copies, ledger, extents, activity })
+        JoinsParts { replicas, copies, ledger, extents, activity }
     });
+    let copy_check = copying.clone().map(|parts| Arc::new(CopyCheck::new(parts)));
+    let joins = copying.map(Joins::start);
     let backups = BackupService::new(replica_parts(parts), store.ledger.clone(), store.extents.clone());
     let backups = Arc::new(backups);
     let meta = MetaServices::open(MetaParts {
@@ -193,6 +196,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         backups,
         takeover: None,
         joins,
+        copy_check,
     };
     services.takeover = takeover(parts, &services).await;
     Ok(services)

@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::{NodeStatus, Warmed};
+use tameike_core::wire::admin::{CopyReport, NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{CoreSet, Fault, HomeMap, JobId, NodeId, NodeInfo, Result, View};
 
@@ -218,6 +218,8 @@ pub enum AgentRequest {
     Lease(LeaseMessage),
     /// Measure the network between this node and another one. Reply: `Measured`.
     Measure(Order),
+    /// Compare the copies of the homes that this node serves, and repair them. Reply: `CopiesChecked`.
+    CheckCopies,
     /// Send a signal to a command that was started in this node's namespaces. Reply: `Done`.
     Signal {
         /// Name under which the command was entered.
@@ -286,6 +288,8 @@ pub enum AgentReply {
     Leased(LeaseAnswer),
     /// Result of a network measurement.
     Measured(Outcome),
+    /// The copies are compared.
+    CopiesChecked(CopyReport),
     /// The agent is stopping, and has made progress since the last report.
     Stopping,
     /// The agent has stopped.
@@ -385,6 +389,14 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// # Errors
     /// The order is invalid, the other node is not reached, or received data differs from sent data.
     fn measure(&self, order: Order) -> Result<Outcome>;
+
+    /// Compares the copies of the homes that this node serves, and repairs them.
+    ///
+    /// # Errors
+    /// The agent has not joined its job yet.
+    fn check_copies(&self) -> Result<CopyReport> {
+        Ok(CopyReport::default())
+    }
 
     /// Records files of the cache view that programs have open for writing as interrupted. Called when the driver has failed, before these
     /// programs are ended.

@@ -26,7 +26,7 @@ use tameike_server::holders::CacheTable;
 use tameike_server::lock::LockService;
 use tameike_server::meta::MetaServices;
 use tameike_server::region::RegionService;
-use tameike_server::replica::{BackupService, Joins, Replicas, Takeover, is_served_by_primaries};
+use tameike_server::replica::{BackupService, CopyCheck, Joins, Replicas, Takeover, is_served_by_primaries};
 use tameike_server::unit::UnitService;
 use tameike_store::{ExtentStore, Ledger};
 
@@ -63,6 +63,8 @@ pub struct Services {
     pub takeover: Option<Arc<Takeover>>,
     /// Copies of homes that lack a replica; `None` if they have none.
     pub joins: Option<Arc<Joins>>,
+    /// Compares copies of homes; `None` if they have none.
+    pub copy_check: Option<Arc<CopyCheck>>,
 }
 
 /// State of a node's process, for its status.

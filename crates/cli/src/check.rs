@@ -13,21 +13,20 @@ use tameike_agent::check::{Finding, Loss, Report, Severity};
 use tameike_core::{Fault, Result};
 
 /// Checks a store. Returns the exit code.
-pub fn check(arguments: &CheckArguments) -> u8 {
+pub fn check(dir: &Path, arguments: &CheckArguments) -> u8 {
     let mut display = Display::new(progress::CHECK);
-    let checked = tameike_agent::check::check(&arguments.dir, arguments.repair, &mut |done, all| {
-        display.checked(done, all)
-    });
+    let checked =
+        tameike_agent::check::check(dir, arguments.repair, &mut |done, all| display.checked(done, all));
     display.finish();
-    report::exit_code(checked.and_then(|report| print(arguments, &report)))
+    report::exit_code(checked.and_then(|report| print(dir, arguments.json, &report)))
 }
 
-fn print(arguments: &CheckArguments, report: &Report) -> Result<u8> {
-    let owner = owner_in_words(&arguments.dir);
+fn print(dir: &Path, is_json: bool, report: &Report) -> Result<u8> {
+    let owner = owner_in_words(dir);
     let mut out = std::io::stdout().lock();
-    let written = match arguments.json {
-        true => writeln!(out, "{:#}", document(&arguments.dir, report)),
-        false => write_text(&arguments.dir, &owner, report, &mut out),
+    let written = match is_json {
+        true => writeln!(out, "{:#}", document(dir, report)),
+        false => write_text(dir, &owner, report, &mut out),
     };
     written.map_err(|error| Fault::io(format!("printing the findings: {error}")))?;
     Ok(code(report))

@@ -52,7 +52,10 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Down(arguments) => client::down(&arguments),
         Action::Doctor(arguments) => doctor::doctor(&arguments),
         Action::Bench { action: BenchAction::Net(arguments) } => client::bench_net(&arguments),
-        Action::Check(arguments) => check::check(&arguments),
+        Action::Check(arguments) => match &arguments.dir {
+            Some(dir) => check::check(dir, &arguments),
+            None => client::check_replicas(&arguments),
+        },
         Action::Layout { action } => layout::layout(&action),
         Action::Completions { shell } => manual::completions(shell),
         Action::Man { directory } => manual::man(&directory),

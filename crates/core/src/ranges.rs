@@ -109,6 +109,20 @@ impl RangeSet {
         missing.0
     }
 
+    /// The bytes that are in both sets.
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        other.gaps(0..self.end()).into_iter().for_each(|gap| both.remove(gap));
+        both
+    }
+
+    /// The bytes that are not in the other set.
+    pub fn without(&self, other: &Self) -> Self {
+        let mut rest = self.clone();
+        other.iter().for_each(|range| rest.remove(range));
+        rest
+    }
+
     /// Returns true if the ranges satisfy the invariant of the type, which a decoded set may violate.
     pub fn is_in_order(&self) -> bool {
         self.0.iter().all(|range| range.start < range.end)
@@ -175,6 +189,13 @@ mod tests {
                 ranges.into_iter().map(|(start, length)| start..start + length).collect::<RangeSet>()
             });
             let expected: RangeSet = united.iter().chain(other.iter()).collect();
+            let (both, rest) = (united.intersection(&other), united.without(&other));
+            for byte in 0..100 {
+                let is_in = |set: &RangeSet| set.contains(&(byte..byte + 1));
+                prop_assert_eq!(is_in(&both), is_in(&united) && is_in(&other));
+                prop_assert_eq!(is_in(&rest), is_in(&united) && !is_in(&other));
+            }
+            prop_assert!(both.is_in_order() && rest.is_in_order());
             united.insert_all(&other);
             prop_assert_eq!(&united, &expected);
             let mut joined = united.clone();

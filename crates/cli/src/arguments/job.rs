@@ -328,4 +328,12 @@ The check covers this store only, not the parts of files that other nodes store.
 
 Exit code: 0 if nothing is wrong; 1 if everything wrong has been repaired; 4 if
 something is wrong and nothing was changed; 71 if the store could not be examined
-or the repair failed.";
+or the repair failed.
+
+With --replicas, the nodes of a running job compare all copies of its data by
+checksum, while programs continue. Damaged bytes are replaced by those of another
+copy. If the names or records of a copy differ, another copy is made of them. Bytes
+of the cache view that the shared directory has are not compared.
+
+Exit code: 0 if all copies are equal, or equal again; 4 if differences are left,
+or not all copies were compared; 71 if the job could not be reached.";

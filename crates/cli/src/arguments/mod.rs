@@ -90,7 +90,7 @@ pub enum Action {
         #[command(subcommand)]
         action: BenchAction,
     },
-    /// Check the store of a stopped node, report damage, and repair what can be repaired
+    /// Check the store of a stopped node, or the copies of a running job: report and repair damage
     #[command(after_long_help = job::CHECK_LONG_HELP)]
     Check(CheckArguments),
     /// Show or set how files of a directory are distributed over the nodes
@@ -343,11 +343,17 @@ pub struct DoctorArguments {
 /// `tameike check`
 #[derive(Debug, Args)]
 pub struct CheckArguments {
-    /// The node's device directory: tameike-UID-JOB-NODE below --device, or below /dev/shm
-    pub dir: PathBuf,
+    /// The device directory of a stopped node: tameike-UID-JOB-NODE below --device, or below /dev/shm
+    #[arg(required_unless_present = "replicas")]
+    pub dir: Option<PathBuf>,
     /// Repair what can be repaired, and move what is lost into DIR/lost+found; without this, nothing is changed
     #[arg(long)]
     pub repair: bool,
+    /// Compare the copies of a running job's data (run --replicas), and repair those that are damaged or differ
+    #[arg(long, conflicts_with_all = ["dir", "repair"])]
+    pub replicas: bool,
+    #[command(flatten)]
+    pub job: JobChoice,
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,

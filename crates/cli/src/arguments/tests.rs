@@ -46,6 +46,9 @@ fn bad_lines_are_refused() {
         "tameike run --fabric udp -- true",
         "tameike run --cores 3-2 -- true",
         "tameike exec --all --node 2 -- true",
+        "tameike check",
+        "tameike check --replicas dir",
+        "tameike check --replicas --repair",
         "tameike layout set sideways /tmp",
         "tameike exec -x NO=1 -x 2-3=x -- true",
     ] {

@@ -42,6 +42,7 @@ fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
             | DriverReply::Measured(_)
             | DriverReply::Resizing { .. }
             | DriverReply::Resized
+            | DriverReply::CopiesChecked(_)
             | DriverReply::Ended { .. }
             | DriverReply::Failed(_) => {}
         }

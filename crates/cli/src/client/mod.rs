@@ -1,6 +1,7 @@
 //! Commands that send requests to the driver of a running job over its socket.
 
 mod bench;
+mod check;
 mod connection;
 mod drain;
 mod exec;
@@ -11,6 +12,7 @@ mod up;
 mod warm;
 
 pub use bench::bench_net;
+pub use check::check_replicas;
 pub use drain::{down, drain};
 pub use exec::exec;
 pub use mount::mount;

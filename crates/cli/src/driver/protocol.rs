@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tameike_agent::control::Progress;
 use tameike_agent::files::{FileLine, FileSelection};
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::{NodeStatus, Warmed};
+use tameike_core::wire::admin::{CopyReport, NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Errno, Fault, JobId};
 
@@ -32,6 +32,8 @@ pub enum ClientRequest {
         /// The quantity and the peer.
         order: Order,
     },
+    /// Compare the copies of all homes, and repair them. Reply: `CopiesChecked`.
+    CheckCopies,
     /// Drain now. Replies: any number of `Progress`, then `Receipt`.
     Drain {
         /// Read every file back and compare it.
@@ -130,6 +132,8 @@ pub enum DriverReply {
     Files(Vec<FileLine>),
     /// Outcome of a measurement.
     Measured(Outcome),
+    /// The copies are compared.
+    CopiesChecked(Vec<CopyLine>),
     /// Progress of the drain.
     Progress(Progress),
     /// Progress of a change of the nodes.
@@ -160,6 +164,7 @@ impl DriverReply {
             | Self::Warmed(_)
             | Self::Files(_)
             | Self::Measured(_)
+            | Self::CopiesChecked(_)
             | Self::Progress(_)
             | Self::Resizing { .. }
             | Self::Resized
@@ -197,6 +202,19 @@ pub struct ReplicaStatus {
     pub homes_with_one_copy: u64,
     /// Number of homes that only excluded nodes have.
     pub homes_without_node: u64,
+    /// Number of homes that are being copied to another node.
+    pub homes_being_copied: u64,
+}
+
+/// What a node has found when it compared the copies of its homes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyLine {
+    /// Its number.
+    pub node: u32,
+    /// The result, if it replied.
+    pub report: Option<CopyReport>,
+    /// The reason if it did not.
+    pub fault: Option<String>,
 }
 
 /// State of one node.

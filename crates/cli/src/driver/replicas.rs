@@ -279,6 +279,7 @@ impl Driver {
             homes: map.count(),
             homes_with_one_copy: map.homes().filter(|home| map.backups(*home).is_empty()).count() as u64,
             homes_without_node: map.homes_without_node().count() as u64,
+            homes_being_copied: map.all_joining().len() as u64,
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::Driver;
 use super::drain::merge;
 use super::gather::Gather;
-use super::protocol::{ClientRequest, DriverReply, JobStatus, NodeLine};
+use super::protocol::{ClientRequest, CopyLine, DriverReply, JobStatus, NodeLine};
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentReply, AgentRequest};
 use tameike_core::{Errno, Fault};
@@ -16,6 +16,19 @@ enum Receivers {
     Node(u32),
 }
 
+/// What the nodes have found that serve homes.
+fn copy_lines(gather: &Gather) -> Vec<CopyLine> {
+    let line = |(&node, reply): (&u32, &AgentReply)| {
+        let (report, fault) = match reply {
+            AgentReply::CopiesChecked(report) => (Some(report.clone()), None),
+            AgentReply::Failed(fault) => (None, Some(fault.to_string())),
+            other => (None, Some(format!("unexpected reply: {other:?}"))),
+        };
+        CopyLine { node, report, fault }
+    };
+    gather.answers.iter().map(line).collect()
+}
+
 impl Driver {
     pub(super) fn take_client(&mut self, request: ClientRequest, reply: Sender<DriverReply>) {
         let (question, receivers) = match request {
@@ -23,6 +36,16 @@ impl Driver {
             ClientRequest::Drain { verify } => (AgentRequest::Drain { verify }, Receivers::All),
             ClientRequest::Warm { paths } => (AgentRequest::Warm { paths }, Receivers::First),
             ClientRequest::Files(files) => (AgentRequest::Files(files), Receivers::First),
+            ClientRequest::CheckCopies if self.record.plan.replicas > 1 => {
+                (AgentRequest::CheckCopies, Receivers::All)
+            }
+            ClientRequest::CheckCopies => {
+                let job = &self.record.plan.job;
+                let fault = Fault::new(Errno::EINVAL, format!("job {job} has no replicas to compare"));
+                // A client may have disconnected.
+                let _ = reply.send(DriverReply::Failed(fault));
+                return;
+            }
             ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Receivers::Node(node)),
             ClientRequest::Grow { nodes } => return self.grow(nodes, reply),
             ClientRequest::Shrink { nodes } => return self.shrink(&nodes, reply),
@@ -50,6 +73,9 @@ impl Driver {
     pub(super) fn reply_to_client(&self, gather: &Gather) -> DriverReply {
         if let Some(AgentRequest::Drain { .. }) = gather.question {
             return DriverReply::Receipt(merge(gather, true));
+        }
+        if let Some(AgentRequest::CheckCopies) = gather.question {
+            return DriverReply::CopiesChecked(copy_lines(gather));
         }
         if let Some(AgentRequest::Warm { .. } | AgentRequest::Files(_) | AgentRequest::Measure(_)) =
             gather.question

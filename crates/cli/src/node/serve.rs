@@ -127,6 +127,7 @@ impl<A: AgentControl> Serving<A> {
             }
             AgentRequest::Files(asked) => AgentReply::Files(self.agent.files(asked)?),
             AgentRequest::Measure(order) => AgentReply::Measured(self.agent.measure(order)?),
+            AgentRequest::CheckCopies => AgentReply::CopiesChecked(self.agent.check_copies()?),
             AgentRequest::Signal { command, signal } => {
                 read_command(&self.node_dir, &command)?.signal(signal)?;
                 AgentReply::Done

@@ -1,6 +1,7 @@
 //! Output for the user: messages, progress, receipts, tables.
 
 pub mod cache;
+pub mod copies;
 pub mod files;
 pub mod network;
 pub mod progress;

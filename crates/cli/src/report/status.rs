@@ -24,13 +24,17 @@ pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 fn replica_line(status: &ReplicaStatus) -> String {
-    let ReplicaStatus { wanted, excluded, homes, homes_with_one_copy, homes_without_node } = status;
+    let ReplicaStatus { wanted, excluded, homes, homes_with_one_copy, .. } = status;
+    let ReplicaStatus { homes_without_node, homes_being_copied, .. } = status;
     let mut line = format!("replicas: {wanted}");
     if *homes_with_one_copy > 0 {
         line += &format!(", {homes_with_one_copy} of {homes} homes have one copy only");
     }
     if *homes_without_node > 0 {
         line += &format!(", {homes_without_node} of {homes} homes are on excluded nodes only");
+    }
+    if *homes_being_copied > 0 {
+        line += &format!(", {homes_being_copied} of {homes} homes are being copied");
     }
     if !excluded.is_empty() {
         let nodes: Vec<_> = excluded.iter().map(u32::to_string).collect();
@@ -90,10 +94,16 @@ mod tests {
             homes: 32,
             homes_with_one_copy: 0,
             homes_without_node: 0,
+            homes_being_copied: 0,
         };
         assert_eq!(replica_line(&whole), "replicas: 2");
         let part = ReplicaStatus { homes_with_one_copy: 8, excluded: vec![1], ..whole.clone() };
         assert_eq!(replica_line(&part), "replicas: 2, 8 of 32 homes have one copy only, excluded node: 1");
+        let copied = ReplicaStatus { homes_with_one_copy: 8, homes_being_copied: 3, ..whole.clone() };
+        assert_eq!(
+            replica_line(&copied),
+            "replicas: 2, 8 of 32 homes have one copy only, 3 of 32 homes are being copied"
+        );
         let lost = ReplicaStatus { homes_without_node: 3, excluded: vec![1, 2], ..whole };
         assert_eq!(
             replica_line(&lost),

@@ -25,6 +25,26 @@ const STOPPED_MS: u64 = 5000;
 /// Longest call of a program while a node that hangs is excluded and its homes are taken over.
 const LONGEST_CALL: Duration = Duration::from_secs(8);
 
+/// S53b.
+#[test]
+fn copies_are_equal_while_programs_change_files() {
+    let seed = seed();
+    let trial = Trial::new("compare", NODES, &[0, 1, 2], seed);
+    let running = trial.start("3", "0 3", "");
+    let checks = if is_soak() { 100 } else { 4 };
+    for _ in 0..checks {
+        let arguments = ["check", "--replicas", "--json", "--job", &trial.job.name];
+        let found: Value =
+            serde_json::from_slice(&trial.site.tameike(&arguments).exits(0).stdout).expect("JSON");
+        assert_eq!(found["outcome"], "equal", "{found:#}");
+        let nodes = found["nodes"].as_array().expect("nodes");
+        let count = |name: &str| nodes.iter().filter_map(|node| node["report"][name].as_u64()).sum::<u64>();
+        assert!(count("homes") == 64 && count("units") > 0, "{found:#}");
+    }
+    trial.stop_programs();
+    trial.end(running);
+}
+
 fn in_milliseconds(mut times: Vec<Duration>) -> String {
     times.sort();
     let [median, longest] = [times[times.len() / 2], times[times.len() - 1]];

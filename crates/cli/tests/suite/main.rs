@@ -47,6 +47,7 @@ mod preload;
 mod preload_names;
 mod regions;
 mod remembered;
+mod replica_check;
 mod resize;
 mod rings;
 mod semantics;

@@ -47,7 +47,7 @@ fn check_data(trial: &Trial, node: &str) {
     tameike(trial, &["exec", "--node", node, "--", "sh", "-euc", &script]).exits(0);
 }
 
-/// S53a. S53b.
+/// S54a. S54b.
 #[test]
 fn data_spreads_over_added_nodes_while_programs_change_files() {
     let trial = Trial::new("grow", 2, &[0, 1], seed());
@@ -73,7 +73,7 @@ fn data_spreads_over_added_nodes_while_programs_change_files() {
     println!("{} operations", trial.operations());
 }
 
-/// S53a. S53c.
+/// S54a. S54c.
 #[test]
 fn nodes_leave_while_programs_of_others_change_files() {
     let trial = Trial::new("shrink", 4, &[0, 1], seed());
@@ -100,7 +100,7 @@ fn nodes_leave_while_programs_of_others_change_files() {
     );
 }
 
-/// S53a. S53d.
+/// S54a. S54d.
 #[test]
 fn agents_are_restarted_while_programs_of_other_nodes_change_files() {
     for nodes in [2, 3] {
@@ -151,7 +151,7 @@ fn changes_of_nodes_that_are_not_possible_are_refused() {
     assert_contains(&messages, &parts);
 }
 
-/// S53a.
+/// S54a.
 #[test]
 fn an_added_node_that_fails_takes_nothing_with_it() {
     let mut trial = Trial::new("growfail", 3, &[0, 1], seed());
@@ -169,7 +169,7 @@ fn an_added_node_that_fails_takes_nothing_with_it() {
     trial.end(running);
 }
 
-/// S53a.
+/// S54a.
 #[test]
 fn a_job_that_has_grown_is_recovered_after_all_its_processes_were_killed() {
     let trial = Trial::new("growkill", 2, &[0], seed());

@@ -137,6 +137,42 @@ pub struct Warmed {
     pub faults: Vec<String>,
 }
 
+/// Largest number of findings that a [`CopyReport`] describes.
+pub const FINDINGS_MAX: usize = 50;
+
+/// Result of a comparison of the copies of the homes that a node serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// Number of homes that were compared.
+    pub homes: u64,
+    /// Number of these that no other node has.
+    pub homes_with_one_copy: u64,
+    /// Number of units that were compared.
+    pub units: u64,
+    /// Number of copies of units and of the records of homes that were damaged or differed.
+    pub differences: u64,
+    /// Number of these that are repaired.
+    pub repaired: u64,
+    /// Number of units and homes that could not be compared.
+    pub failed: u64,
+    /// The first differences and failures, in plain words.
+    pub findings: Vec<String>,
+}
+
+impl CopyReport {
+    /// Number of differences and failures that are left.
+    pub fn left(&self) -> u64 {
+        self.differences.saturating_sub(self.repaired) + self.failed
+    }
+
+    /// Describes a difference or a failure, unless there are many already.
+    pub fn describe(&mut self, finding: String) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(finding);
+        }
+    }
+}
+
 /// Largest number of files of one [`AdminRequest::Files`].
 pub const FILES_ASKED_MAX: usize = 12;
 

@@ -5,7 +5,7 @@
 use super::space::SpaceChange;
 use crate::homes::HomeSet;
 use crate::ids::{Generation, HomeId, InodeId, UnitId};
-use crate::limits::MESSAGE_SIZE_MAX;
+use crate::limits::{BLOCK_SIZE, MESSAGE_SIZE_MAX};
 use crate::placement::Layout;
 use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ pub const CLEAN_UNITS_MAX: usize = 256;
 
 /// Largest number of units in one [`ReplicaRequest::OnlyDirty`], and of ranges in all of them.
 pub const DIRTY_UNITS_MAX: usize = 4096;
+
+/// Largest number of blocks in one [`ReplicaRequest::ReadBlocks`].
+pub const BLOCKS_READ_MAX: u32 = (RECORD_BYTES_MAX / BLOCK_SIZE) as u32;
 
 /// A log record of a home, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +122,31 @@ pub enum ReplicaRequest {
         /// Keys and values, of at most [`RECORD_BYTES_MAX`] bytes together, unless there is only one.
         entries: Vec<(ByteBuf, ByteBuf)>,
     },
+    /// Verifies a unit, and computes checksums of it to compare with the sender's. Reply: `Examined`.
+    Examine {
+        /// Home of the unit.
+        home: HomeId,
+        /// The unit.
+        unit: UnitId,
+        /// The dirty bytes of a cached file at the sender. All bytes of other files.
+        data: RangeSet,
+    },
+    /// Reads blocks of a unit. Reply: `Blocks`.
+    ReadBlocks {
+        /// Home of the unit.
+        home: HomeId,
+        /// The unit.
+        unit: UnitId,
+        /// The first block.
+        first: u32,
+        /// Number of blocks, at most [`BLOCKS_READ_MAX`].
+        count: u32,
+    },
+    /// Computes a digest of the table's entries of a home. Reply: `Digest`.
+    DigestEntries {
+        /// The home.
+        home: HomeId,
+    },
     /// Makes all bytes of cached files at a home clean but these: an earlier primary may have reached only some backups when a flush ended.
     OnlyDirty {
         /// The home.
@@ -137,5 +165,24 @@ pub enum ReplicaReply {
     Appended {
         /// The homes.
         differing: Vec<HomeId>,
+    },
+    /// What the backup has of a unit.
+    Examined {
+        /// CRC-32C of each block, little-endian. Bytes that are not requested, damaged or missing count as zero.
+        #[serde(with = "serde_bytes")]
+        sums: Vec<u8>,
+        /// Requested bytes in damaged blocks, and those of a cached file that the backup lacks.
+        bad: RangeSet,
+        /// Dirty bytes of a cached file that were not requested.
+        surplus: RangeSet,
+    },
+    /// The content of blocks; bytes that the backup lacks are zero.
+    Blocks(ByteBuf),
+    /// The entries of a home.
+    Digest {
+        /// Number of the last record of the home.
+        number: u64,
+        /// BLAKE3 digest of the entries.
+        digest: [u8; 32],
     },
 }

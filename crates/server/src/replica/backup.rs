@@ -1,16 +1,19 @@
 //! The backup's side: makes the changes of primaries on this node's copies.
 
 use super::ReplicaParts;
+use super::compare::digest_of_home;
 use super::join::keys_of;
 use parking_lot::Mutex;
 use serde_bytes::ByteBuf;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::wire::replica::{CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest};
-use tameike_core::{Errno, Fault, HomeId, HomeSet, Layout, NodeId, Result, UnitId};
+use tameike_core::wire::replica::{
+    BLOCKS_READ_MAX, CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest,
+};
+use tameike_core::{Errno, Fault, Generation, HomeId, HomeSet, Layout, NodeId, Result, UnitId};
 use tameike_io::Payload;
-use tameike_store::extent::Pieces;
+use tameike_store::extent::{Examined, Pieces};
 use tameike_store::ledger::BODY_SIZE_MAX;
 use tameike_store::locks::Locks;
 use tameike_store::{ExtentStore, Ledger, RecordKind, copied};
@@ -58,8 +61,7 @@ impl BackupService {
             ReplicaRequest::Records(parts) => return self.append(from, parts).await,
             ReplicaRequest::Write { home, unit, ranges, generation } => {
                 self.check(from, home)?;
-                let pieces = Pieces::new(ranges, required()?)?;
-                extents.write(home, unit, pieces, unit.inode.is_cached(), generation).await?;
+                self.write(home, unit, Pieces::new(ranges, required()?)?, generation).await?;
             }
             ReplicaRequest::Patch { home, unit } => {
                 self.check(from, home)?;
@@ -105,6 +107,21 @@ impl BackupService {
                 let body = copied::encode(&entries)?;
                 self.ledger.execute(RecordKind::Copied, &body, |table| copied::apply(&body, table))?;
             }
+            ReplicaRequest::Examine { home, unit, data } => {
+                self.check(from, home)?;
+                let Examined { sums, bad, surplus, .. } = extents.examine(unit, Some(data)).await?;
+                return Ok(ReplicaReply::Examined { sums: sums.as_bytes().to_vec(), bad, surplus });
+            }
+            ReplicaRequest::ReadBlocks { home, unit, first, count } => {
+                self.check(from, home)?;
+                let blocks = first..first.saturating_add(count.min(BLOCKS_READ_MAX));
+                return Ok(ReplicaReply::Blocks(extents.read_whole_blocks(unit, blocks).await?.into()));
+            }
+            ReplicaRequest::DigestEntries { home } => {
+                self.check(from, home)?;
+                let (number, digest) = digest_of_home(&self.ledger, &self.parts.cluster, home)?;
+                return Ok(ReplicaReply::Digest { number, digest });
+            }
         }
         Ok(ReplicaReply::Done)
     }
@@ -121,6 +138,18 @@ impl BackupService {
         if self.fenced.load(Ordering::Acquire) < epoch {
             drop(self.serving.hold(()).await);
             self.fenced.fetch_max(epoch, Ordering::AcqRel);
+        }
+    }
+
+    /// Writes bytes of a unit. A partial write of a block reads the rest of the block: damaged clean bytes there are dropped.
+    async fn write(&self, home: HomeId, unit: UnitId, pieces: Pieces, generation: Generation) -> Result<()> {
+        let (extents, is_cached) = (&self.extents, unit.inode.is_cached());
+        match extents.write(home, unit, pieces.clone(), is_cached, generation).await {
+            Err(fault) if is_cached && fault.errno == Errno::EIO => {
+                extents.drop_damaged(unit).await?;
+                extents.write(home, unit, pieces, is_cached, generation).await
+            }
+            written => written,
         }
     }
 

@@ -9,6 +9,8 @@
 //! primaries always get a frame, and two nodes never wait for each other's frames.
 
 use super::{Replicas, may_be_repeated};
+use parking_lot::Mutex;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,18 +49,48 @@ pub struct CopiesParts {
 
 /// Makes changes of units on all replicas.
 pub struct Copies {
-    parts: CopiesParts,
+    pub(super) parts: CopiesParts,
     /// Exclusive while all units of a file change, shared while single ones do.
     files: Locks<InodeId>,
     /// Exclusive while a unit changes.
     units: Locks<UnitId>,
+    /// Units that were changed here without their lock, with the number of such changes: the backups lack them.
+    unsent: Mutex<BTreeMap<UnitId, u32>>,
+}
+
+/// A change of a unit without its lock.
+struct Unsent<'a> {
+    copies: &'a Copies,
+    unit: UnitId,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut place) = self.copies.unsent.lock().entry(self.unit) {
+            *place.get_mut() -= 1;
+            if *place.get() == 0 {
+                place.remove();
+            }
+        }
+    }
 }
 
 impl Copies {
     /// The changes of one store.
     pub fn new(parts: CopiesParts) -> Self {
-        let (files, units) = Default::default();
-        Self { parts, files, units }
+        let (files, units, unsent) = Default::default();
+        Self { parts, files, units, unsent }
+    }
+
+    /// Notes a change of a unit that begins without its lock. It is sent with the lock.
+    fn begin_unlocked(&self, unit: UnitId) -> Unsent<'_> {
+        *self.unsent.lock().entry(unit).or_default() += 1;
+        Unsent { copies: self, unit }
+    }
+
+    /// Whether the backups of a unit, which the caller has locked, may lack a change.
+    pub(super) fn is_unsent(&self, unit: UnitId) -> bool {
+        self.unsent.lock().contains_key(&unit)
     }
 
     /// The homes that this node serves.
@@ -80,7 +112,7 @@ impl Copies {
         self.parts.request_pools.iter().all(Pool::has_free)
     }
 
-    async fn lock(&self, unit: UnitId) -> (Shared<InodeId>, Held<UnitId>) {
+    pub(super) async fn lock(&self, unit: UnitId) -> (Shared<InodeId>, Held<UnitId>) {
         (self.files.share(unit.inode).await, self.units.hold(unit).await)
     }
 
@@ -96,6 +128,7 @@ impl Copies {
         let Some(replicas) = &self.parts.replicas else { return store(pieces).await };
         let ranges = pieces.ranges().clone();
         if !self.may_keep_frame() {
+            let _unsent = self.begin_unlocked(unit);
             store(pieces).await?;
             return self.send_stored(replicas, (home, unit), &ranges, generation).await;
         }
@@ -112,12 +145,12 @@ impl Copies {
             let mut changed = Vec::with_capacity(units.len());
             for (home, unit, place) in units {
                 let patch = patch.slice(place);
-                changed.push(((home, unit), pages_of(unit, &patch)));
+                changed.push(((home, unit), pages_of(unit, &patch), self.begin_unlocked(unit)));
                 extents.patch(home, unit, patch).await?;
             }
             let Some(replicas) = &self.parts.replicas else { return Ok(()) };
             drop(patch);
-            for (unit, pages) in changed {
+            for (unit, pages, _unsent) in changed {
                 self.send_stored(replicas, unit, &pages, Generation(0)).await?;
             }
             return Ok(());
@@ -178,7 +211,7 @@ impl Copies {
                 let bytes = Payload::new(filled.clone(), range.clone());
                 let request = ReplicaRequest::Write { home, unit, ranges: range.into(), generation };
                 match to {
-                    Some(node) => replicas.ask_joining(home, node, request, Some(bytes)).await.map(drop)?,
+                    Some(node) => replicas.ask_copy(home, node, request, Some(bytes)).await.map(drop)?,
                     None => replicas.repeat(home, &request, Some(bytes)).await?,
                 }
             }

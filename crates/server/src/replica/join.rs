@@ -31,7 +31,8 @@ const UNITS_PARALLEL: usize = 4;
 /// Longest wait for a quiet node between two units.
 const YIELD_TIME_MAX: Duration = Duration::from_millis(2);
 
-/// The parts that copies of homes need.
+/// The parts that copies of homes and their checks need.
+#[derive(Clone)]
 pub struct JoinsParts {
     /// The primary's side of replicas.
     pub replicas: Arc<Replicas>,
@@ -56,7 +57,11 @@ pub struct Joins {
 }
 
 /// The entries of a table for a home: names, inodes and cached files.
-fn entries_of(table: &dyn ReadTable, cluster: &Cluster, home: HomeId) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(super) fn entries_of(
+    table: &dyn ReadTable,
+    cluster: &Cluster,
+    home: HomeId,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = table.scan(&key_of_home(home, &[0]), &key_of_home(home, &[u8::MAX]), usize::MAX)?;
     Ok(names.into_iter().chain(entries_of_home(table, cluster, home)?).collect())
 }
@@ -121,7 +126,7 @@ impl Joins {
     async fn try_copy(&self, home: HomeId, node: NodeId) -> Result<()> {
         let JoinsParts { replicas, ledger, extents, .. } = &self.parts;
         replicas.wait_for_stream(home).await?;
-        replicas.ask_joining(home, node, ReplicaRequest::BeginCopy { home }, None).await?;
+        replicas.ask_copy(home, node, ReplicaRequest::BeginCopy { home }, None).await?;
         replicas.begin_join(home, node);
         // The index shows changes between its batches. A unit that is made behind this point is sent with its change.
         let of_home = HomeSet::from_iter([home]);
@@ -143,11 +148,11 @@ impl Joins {
         })?;
         for entries in batches(entries) {
             let request = ReplicaRequest::CopyEntries { home, entries };
-            replicas.ask_joining(home, node, request, None).await?;
+            replicas.ask_copy(home, node, request, None).await?;
         }
         replicas.send_records(home, node, last.number);
         replicas.wait_for_backups(Some(home)).await?;
-        replicas.ask_joining(home, node, ReplicaRequest::Sync, None).await?;
+        replicas.ask_copy(home, node, ReplicaRequest::Sync, None).await?;
         replicas.end_join(home, node);
         Ok(())
     }
@@ -169,11 +174,11 @@ fn batches(entries: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<Vec<(ByteBuf, ByteBuf)>> {
 }
 
 impl Replicas {
-    /// Sends a request to the node to which a home is being copied, until it answers.
+    /// Sends a request to a backup of a home, or to the node to which it is being copied, until it answers.
     ///
     /// # Errors
-    /// `EREMCHG` if the home is not being copied to it any more, or another node serves the home; those of the node.
-    pub(super) async fn ask_joining(
+    /// `EREMCHG` if the node has no copy of the home any more, or another node serves the home; those of the node.
+    pub(super) async fn ask_copy(
         &self,
         home: HomeId,
         node: NodeId,
@@ -182,8 +187,9 @@ impl Replicas {
     ) -> Result<ReplicaReply> {
         loop {
             let map = self.parts.cluster.map();
-            if map.primary(home) != self.parts.node || map.joining(home) != Some(node) {
-                let problem = format!("{home} is not being copied to {node} any more");
+            let has_copy = map.joining(home) == Some(node) || map.backups(home).contains(&node);
+            if map.primary(home) != self.parts.node || !has_copy {
+                let problem = format!("{node} has no copy of {home} any more");
                 return Err(Fault::new(Errno::EREMCHG, problem));
             }
             match self.ask(&map, node, request.clone(), payload.clone()).await {

@@ -4,12 +4,14 @@
 //!   its primary only when the backups have all records of the home up to then.
 //! - Bytes of units go there with each change, which ends when all replicas have made it ([`copies`]).
 //! - A backup that becomes the primary takes the home over before it serves it ([`takeover`]).
+//! - On request, a primary compares its copies with those of the backups, and repairs them ([`compare`]).
 //! - A backup makes a change only for a primary that has the same home map ([`backup`]).
 //!
 //! If a backup cannot be reached, or its device fails, changes wait until a home map without it arrives. If it has no space for bytes, the
 //! change fails, and this node keeps what it has stored.
 
 mod backup;
+mod compare;
 mod copies;
 mod join;
 mod reconcile;
@@ -17,6 +19,7 @@ mod stream;
 mod takeover;
 
 pub use backup::BackupService;
+pub use compare::CopyCheck;
 pub use copies::{Copies, CopiesParts};
 pub use join::{Joins, JoinsParts};
 pub use takeover::{Takeover, TakeoverParts, is_served_by_primaries};

@@ -54,6 +54,8 @@ struct Stream {
     failed: BTreeSet<NodeId>,
     /// The node to which the home is being copied, when the records of its copy are chosen: it gets those that follow.
     joining: Option<Joining>,
+    /// No record after this number is sent, while copies of the home are compared.
+    limit: Option<u64>,
 }
 
 /// A node to which a home is being copied.
@@ -76,8 +78,11 @@ impl Stream {
         self.confirmed.get(&backup).copied().unwrap_or_else(|| self.base())
     }
 
-    /// The record with a number, if a backup may lack it.
+    /// The record with a number, if a backup may lack it and get it now.
     fn record(&self, number: u64) -> Option<&Arc<[u8]>> {
+        if self.limit.is_some_and(|limit| number > limit) {
+            return None;
+        }
         let place = number.checked_sub(self.base() + 1)?;
         self.records.get(place as usize)
     }
@@ -258,7 +263,7 @@ impl Replicas {
     }
 
     /// Notes homes of which a backup has other records than this node.
-    fn note_differing(&self, backup: NodeId, homes: &[HomeId]) {
+    pub(super) fn note_differing(&self, backup: NodeId, homes: &[HomeId]) {
         let mut streams = self.streams.lock();
         for home in homes {
             if let Some(stream) = streams.homes.get_mut(home)
@@ -267,6 +272,8 @@ impl Replicas {
                 log::warn!("the copy of {home} on {backup} differs: changes wait for a home map without it");
             }
         }
+        drop(streams);
+        self.progress.notify(usize::MAX);
     }
 
     /// Notes that a backup of a home has a copy of no use.
@@ -307,6 +314,38 @@ impl Replicas {
             stream.confirmed.insert(node, last);
         }
         self.start_senders();
+    }
+
+    /// Sends no records of a home after the last one, until the result is dropped.
+    pub(super) fn hold_records(&self, home: HomeId) -> HeldRecords<'_> {
+        if let Some(stream) = self.streams.lock().homes.get_mut(&home) {
+            stream.limit = Some(stream.last.number);
+        }
+        HeldRecords { replicas: self, home }
+    }
+
+    /// Waits until a backup has the records of a home up to a number.
+    ///
+    /// # Errors
+    /// `EREMCHG` if this node does not serve the home any more, or the backup has no useful copy of it.
+    pub(super) async fn wait_for_record(&self, home: HomeId, backup: NodeId, number: u64) -> Result<()> {
+        loop {
+            let changed = self.progress.listen();
+            let is_backup = self.parts.cluster.map().backups(home).contains(&backup);
+            let confirmed = {
+                let streams = self.streams.lock();
+                let stream = streams.homes.get(&home).ok_or_else(|| moved(home))?;
+                if !is_backup || stream.failed.contains(&backup) {
+                    let problem = format!("{backup} has no useful copy of {home} any more");
+                    return Err(Fault::new(Errno::EREMCHG, problem));
+                }
+                stream.confirmed(backup)
+            };
+            if confirmed >= number {
+                return Ok(());
+            }
+            changed.await;
+        }
     }
 
     /// The homes that this node serves, each with a backup whose copy is of no use.
@@ -454,6 +493,32 @@ impl Replicas {
         self.start_senders();
         self.progress.notify(usize::MAX);
         self.new_map.notify(usize::MAX);
+    }
+}
+
+/// The records of a home after some number stay on their primary while this exists.
+pub(super) struct HeldRecords<'a> {
+    replicas: &'a Replicas,
+    home: HomeId,
+}
+
+impl HeldRecords<'_> {
+    fn set_limit(&self, limit: Option<u64>) {
+        if let Some(stream) = self.replicas.streams.lock().homes.get_mut(&self.home) {
+            stream.limit = limit;
+        }
+        self.replicas.start_senders();
+    }
+
+    /// Lets the records up to a number be sent.
+    pub(super) fn send_up_to(&self, number: u64) {
+        self.set_limit(Some(number));
+    }
+}
+
+impl Drop for HeldRecords<'_> {
+    fn drop(&mut self) {
+        self.set_limit(None);
     }
 }
 

@@ -4,6 +4,7 @@ use super::ExtentStore;
 use super::record::{BLOCK, UnitRecord, bytes_of, within};
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Result, UnitId};
+use tameike_io::Frame;
 
 /// Bytes of a unit in blocks whose checksums do not match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,7 @@ impl ExtentStore {
             store.ledger.wait_for_space().await?;
             let mut change = store.begin(unit).await?;
             let record = store.load(unit)?.unwrap_or_default();
-            let bad = store.damaged_bytes(&record).await?;
+            let (_, bad) = store.read_intact(&record).await?;
             let mut damaged = Damaged::default();
             for bytes in bad.iter() {
                 within(&record.dirty, &bytes).iter().for_each(|lost| damaged.lost.insert(lost));
@@ -35,7 +36,8 @@ impl ExtentStore {
         .await
     }
 
-    async fn damaged_bytes(&self, record: &UnitRecord) -> Result<RangeSet> {
+    /// Reads all blocks of a unit. Returns also the bytes of those whose checksums do not match.
+    pub(super) async fn read_intact(&self, record: &UnitRecord) -> Result<(Frame, RangeSet)> {
         let mut bad = RangeSet::new();
         let mut frame = self.scratch.take().await;
         for extent in &record.extents {
@@ -48,6 +50,6 @@ impl ExtentStore {
                 bad.insert(bytes_of(&(block..block + 1)));
             }
         }
-        Ok(bad)
+        Ok((frame, bad))
     }
 }

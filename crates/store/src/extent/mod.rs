@@ -14,6 +14,7 @@ mod change;
 pub(crate) mod check;
 mod damaged;
 mod data;
+mod examine;
 mod index;
 mod location;
 mod patch;
@@ -44,6 +45,7 @@ use tameike_io::{Payload, Pool, Runtime};
 
 pub use damaged::Damaged;
 pub use data::ExtentData;
+pub use examine::Examined;
 pub use pieces::Pieces;
 pub use read::Held;
 pub use record::apply;

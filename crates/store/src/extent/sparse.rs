@@ -29,7 +29,7 @@ fn part(bytes: &Range<u64>, unit: UnitId) -> Range<u32> {
 }
 
 /// The ranges that count as data: dirty bytes of a cached file, valid bytes of others.
-fn data_of(unit: UnitId, record: UnitRecord) -> RangeSet {
+pub(super) fn data_of(unit: UnitId, record: UnitRecord) -> RangeSet {
     if unit.inode.is_cached() { record.dirty } else { record.held }
 }
 

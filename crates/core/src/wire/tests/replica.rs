@@ -58,15 +58,34 @@ fn requests_to_a_backup() {
             "09820101016b027661",
         ),
         (
+            ReplicaRequest::Examine { home: HOME, unit: UNIT, data: (1..300).into() },
+            "0a8201838404ac020101ac02",
+        ),
+        (
+            ReplicaRequest::ReadBlocks { home: HOME, unit: UNIT, first: 3, count: 200 },
+            "0b8201838404ac0203c801",
+        ),
+        (ReplicaRequest::DigestEntries { home: HOME }, "0c8201"),
+        (
             ReplicaRequest::OnlyDirty { home: HOME, units: vec![(UNIT, (1..300).into())] },
-            "0a820101838404ac020101ac02",
+            "0d820101838404ac020101ac02",
         ),
     ]);
 }
 
 #[test]
 fn replies_of_a_backup() {
-    check(&[(ReplicaReply::Done, "00"), (ReplicaReply::Appended { differing: vec![HOME] }, "01018201")]);
+    let digest = format!("04ac02{}", "07".repeat(32));
+    check(&[
+        (ReplicaReply::Done, "00"),
+        (ReplicaReply::Appended { differing: vec![HOME] }, "01018201"),
+        (
+            ReplicaReply::Examined { sums: b"s".to_vec(), bad: (1..2).into(), surplus: (3..300).into() },
+            "0201730101020103ac02",
+        ),
+        (ReplicaReply::Blocks(ByteBuf::from(b"b".to_vec())), "030162"),
+        (ReplicaReply::Digest { number: 300, digest: [7; 32] }, &digest),
+    ]);
 }
 
 #[test]

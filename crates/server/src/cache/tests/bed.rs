@@ -5,7 +5,7 @@ use super::faulty::{Control, FaultyFs};
 use super::late::{Mount, Server};
 use crate::cache::{Activity, CacheParts, CacheService, replay};
 use crate::holders::CacheTable;
-use crate::replica::{BackupService, Copies, CopiesParts, ReplicaParts, Replicas};
+use crate::replica::{BackupService, Copies, CopiesParts, CopyCheck, JoinsParts, ReplicaParts, Replicas};
 use crate::unit::{UnitParts, UnitService};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tameike_core::receipt::Receipt;
+use tameike_core::wire::admin::CopyReport;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::{UnitDigest, UnitRequest};
 use tameike_core::wire::{Reply, Request};
@@ -41,6 +42,7 @@ struct Node {
     cache: Arc<CacheService>,
     activity: Arc<Activity>,
     replicas: Option<Arc<Replicas>>,
+    check: Option<Arc<CopyCheck>>,
     backups: BackupService,
     stores: (Arc<Ledger>, Arc<ExtentStore>),
     /// Calls of the services that do not own it.
@@ -344,6 +346,19 @@ impl Bed {
         std::mem::take(&mut *self.net.rounds.lock())
     }
 
+    /// Compares and repairs the copies of the homes that a running node serves.
+    pub(super) fn check_copies(&self, node: NodeId) -> CopyReport {
+        let running = self.net.nodes.lock()[node.0 as usize].clone().expect("the node is up");
+        let check = running.check.clone().expect("homes with replicas");
+        self.run(async move { check.run().await })
+    }
+
+    /// The copies that the primary of their home has found to be of no use.
+    pub(super) fn failed_copies(&self, node: NodeId) -> Vec<(HomeId, NodeId)> {
+        let running = self.net.nodes.lock()[node.0 as usize].clone().expect("the node is up");
+        running.replicas.as_ref().expect("homes with replicas").failed_copies()
+    }
+
     /// Log and data of a running node.
     pub(super) fn stores(&self, node: NodeId) -> (Arc<Ledger>, Arc<ExtentStore>) {
         let nodes = self.net.nodes.lock();
@@ -391,11 +406,17 @@ impl Bed {
         });
         let backups = BackupService::new(replica_parts(), ledger.clone(), extents.clone());
         let stores = (ledger.clone(), extents.clone());
+        let copies = Arc::new(copies);
+        let check = replicas.clone().map(|replicas| {
+            let (copies, activity) = (copies.clone(), activity.clone());
+            let (ledger, extents) = stores.clone();
+            Arc::new(CopyCheck::new(JoinsParts { replicas, copies, ledger, extents, activity }))
+        });
         let unit = UnitService::new(UnitParts {
             runtime: runtime.clone(),
             cluster: self.cluster.clone(),
             extents: extents.clone(),
-            copies: Arc::new(copies),
+            copies,
             shared: self.trees[id.0 as usize].clone(),
             lease: MapLease::unlimited(runtime.clock.clone()),
             rpc: self.rpc(id),
@@ -416,7 +437,7 @@ impl Bed {
             flush_parallel: 3,
         })
         .expect("a ledger that can be read");
-        let node = Node { unit, cache, activity, replicas, backups, stores, _rpc: rpc };
+        let node = Node { unit, cache, activity, replicas, check, backups, stores, _rpc: rpc };
         self.net.nodes.lock()[id.0 as usize] = Some(Arc::new(node));
     }
 
@@ -546,8 +567,13 @@ impl Bed {
 
     /// Flips a bit in each block with this content on the nodes' devices. Panics if no device has one.
     pub(super) fn damage(&self, block: &[u8]) {
+        self.damage_on(0..self.stores.len() as u32, block);
+    }
+
+    /// The same on the devices of some nodes.
+    pub(super) fn damage_on(&self, nodes: impl IntoIterator<Item = u32>, block: &[u8]) {
         let mut count = 0;
-        for disk in self.stores.iter().map(|store| &store.disk) {
+        for disk in nodes.into_iter().map(|node| &self.stores[node as usize].disk) {
             for position in (0..disk.size()).step_by(block.len()) {
                 let mut found = vec![0; block.len()];
                 disk.look(position, &mut found);

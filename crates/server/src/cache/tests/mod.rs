@@ -4,6 +4,7 @@ mod basic;
 mod bed;
 mod change_detection;
 mod client;
+mod copies;
 mod damaged;
 mod ends;
 mod faults;
