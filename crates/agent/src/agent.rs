@@ -295,7 +295,9 @@ impl AgentControl for Agent {
             return Receipt { storms: packing::storms(&self.packing), ..Receipt::default() };
         };
         let before = pollster::block_on(assembly::progress_of(&cache));
-        let drained = self.begin(assembly::drain(cache.clone(), verify));
+        let services = self.node().ok().and_then(|node| node.services());
+        let replicas = services.and_then(|services| services.replicas.clone());
+        let drained = self.begin(assembly::drain(cache.clone(), replicas, verify));
         loop {
             match drained.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(receipt) => return Receipt { storms: packing::storms(&self.packing), ..receipt },

@@ -314,8 +314,18 @@ pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode, rpc: &Arc<dyn Rpc>
     Ok(())
 }
 
-/// Flushes every file that a node coordinates, and returns its receipt.
-pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
+/// Flushes every file that a node coordinates, and returns its receipt. The replicas of the node's homes know then what is drained.
+pub async fn drain(cache: Arc<CacheService>, replicas: Option<Arc<Replicas>>, verify: bool) -> Receipt {
+    let mut receipt = receipt_of(&cache, verify).await;
+    if let Some(replicas) = replicas
+        && let Err(fault) = replicas.wait_for_backups(None).await
+    {
+        receipt.faults.push(fault.to_string());
+    }
+    receipt
+}
+
+async fn receipt_of(cache: &CacheService, verify: bool) -> Receipt {
     let mut receipt = Receipt::default();
     match cache.flush_all().await {
         Ok(faults) => receipt.faults = faults,

@@ -262,13 +262,13 @@ impl Authority {
 
     /// The next move, if nodes have uneven shares of the homes, or a node that leaves has some.
     fn choose_move(&self, loads: &BTreeMap<NodeId, Load>) -> Option<(HomeId, Move)> {
-        let is_free = |home: &HomeId| {
-            !self.balance.moves.contains_key(home)
-                && !(self.is_pinned(*home) && self.balance.is_leaving(self.map.primary(*home)))
-                && self.map.joining(*home).is_none()
-                && !self.map.excludes(self.map.primary(*home))
+        let stays = |home: &HomeId| {
+            let primary = self.map.primary(*home);
+            self.map.excludes(primary) || self.is_pinned(*home) && self.balance.is_leaving(primary)
         };
-        let homes: Vec<_> = self.map.homes().filter(is_free).collect();
+        let moves =
+            |home: &HomeId| self.balance.moves.contains_key(home) || self.map.joining(*home).is_some();
+        let homes: Vec<_> = self.map.homes().filter(|home| !stays(home) && !moves(home)).collect();
         let of_leaving = self.balance.leaving.iter().find_map(|&from| {
             let mut of_node = homes.iter().filter(|home| self.map.replicas(**home).any(|node| node == from));
             of_node.find_map(|&home| Some((home, Move { from, to: self.best_node(home, from, loads)? })))

@@ -147,7 +147,8 @@ impl Driver {
         let sender = self.sender.clone();
         start_thread("command", move || {
             let code = child.wait().map_or(exit::FAILED, exit::of_status);
-            sender.send(Event::CommandEnded(code))
+            // The driver may have exited.
+            let _ = sender.send(Event::CommandEnded(code));
         })?;
         Ok(Command {
             process,

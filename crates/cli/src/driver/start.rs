@@ -94,12 +94,13 @@ impl Driver {
         let ready = self.await_start(START_ID, deadline, "become ready")?;
         let nodes = self.collect_nodes(ready)?;
         let map = self.first_map(&nodes)?;
-        self.record.write(self.job_dir.path())?;
         let founders = self.record.founders.map_or(nodes.len(), |count| nodes.len().min(count as usize));
         let (founders, added) = nodes.split_at(founders);
         // Their addresses are those of new processes.
         let map = map.map(|map| map.with_arrived(added.to_vec()));
         self.founders = founders.to_vec();
+        self.record.map.clone_from(&map);
+        self.record.write(self.job_dir.path())?;
         let join = self.ask(&AgentRequest::Join { nodes: founders.to_vec(), map }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {

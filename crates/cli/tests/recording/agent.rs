@@ -93,9 +93,8 @@ impl AgentControl for Recording {
             number: message.number,
             epoch: *epoch,
             unreachable: peers.iter().map(|info| info.id).filter(is_cut).collect(),
-            failed_copies: Vec::new(),
-            copied: Vec::new(),
             store_failed: self.is_requested(&format!("store-failed-{}", self.start.node.0)),
+            ..LeaseAnswer::default()
         })
     }
 

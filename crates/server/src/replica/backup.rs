@@ -8,10 +8,11 @@ use serde_bytes::ByteBuf;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_core::ranges::RangeSet;
 use tameike_core::wire::replica::{
     BLOCKS_READ_MAX, CLEAN_UNITS_MAX, RecordPart, ReplicaReply, ReplicaRequest,
 };
-use tameike_core::{Errno, Fault, Generation, HomeId, HomeSet, Layout, NodeId, Result, UnitId};
+use tameike_core::{Errno, Fault, Generation, HomeId, HomeSet, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_io::Payload;
 use tameike_store::extent::{Examined, Pieces};
 use tameike_store::ledger::BODY_SIZE_MAX;
@@ -72,15 +73,7 @@ impl BackupService {
                 extents.set_number(home, unit, offset, value).await?;
             }
             ReplicaRequest::Clean { inode, units, generation } => {
-                if units.len() > CLEAN_UNITS_MAX || !inode.is_cached() {
-                    let problem = format!("{} units of {inode} cannot become clean", units.len());
-                    return Err(Fault::new(Errno::EINVAL, problem));
-                }
-                for (index, dirty) in units {
-                    let unit = UnitId { inode, index };
-                    self.check(from, self.parts.cluster.unit_home(Layout::Striped, unit))?;
-                    extents.clean_all_but(unit, dirty, generation).await?;
-                }
+                self.clean(from, inode, units, generation).await?;
             }
             ReplicaRequest::OnlyDirty { home, units } => {
                 self.check(from, home)?;
@@ -102,10 +95,8 @@ impl BackupService {
             }
             ReplicaRequest::CopyEntries { home, entries } => {
                 self.check(from, home)?;
-                self.ledger.wait_for_space().await?;
-                let entries = entries.into_iter().map(|(key, value)| (key, Some(value))).collect();
-                let body = copied::encode(&entries)?;
-                self.ledger.execute(RecordKind::Copied, &body, |table| copied::apply(&body, table))?;
+                self.put_entries(entries.into_iter().map(|(key, value)| (key, Some(value))).collect())
+                    .await?;
             }
             ReplicaRequest::Examine { home, unit, data } => {
                 self.check(from, home)?;
@@ -124,6 +115,33 @@ impl BackupService {
             }
         }
         Ok(ReplicaReply::Done)
+    }
+
+    /// Makes bytes of units of a cached file clean but those that stay dirty.
+    async fn clean(
+        &self,
+        from: NodeId,
+        inode: InodeId,
+        units: Vec<(u64, RangeSet)>,
+        generation: Generation,
+    ) -> Result<()> {
+        if units.len() > CLEAN_UNITS_MAX || !inode.is_cached() {
+            let problem = format!("{} units of {inode} cannot become clean", units.len());
+            return Err(Fault::new(Errno::EINVAL, problem));
+        }
+        for (index, dirty) in units {
+            let unit = UnitId { inode, index };
+            self.check(from, self.parts.cluster.unit_home(Layout::Striped, unit))?;
+            self.extents.clean_all_but(unit, dirty, generation).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets entries of the table, or removes those without a value.
+    async fn put_entries(&self, entries: Vec<(ByteBuf, Option<ByteBuf>)>) -> Result<()> {
+        self.ledger.wait_for_space().await?;
+        let body = copied::encode(&entries)?;
+        self.ledger.execute(RecordKind::Copied, &body, |table| copied::apply(&body, table)).map(drop)
     }
 
     /// The units of this node.
@@ -173,10 +191,7 @@ impl BackupService {
             }
             let keys = self.ledger.read(|table| keys_of(table, &self.parts.cluster, home))?;
             for keys in keys.chunks(KEYS_DROPPED) {
-                self.ledger.wait_for_space().await?;
-                let entries = keys.iter().map(|key| (ByteBuf::from(key.clone()), None)).collect();
-                let body = copied::encode(&entries)?;
-                self.ledger.execute(RecordKind::Copied, &body, |table| copied::apply(&body, table))?;
+                self.put_entries(keys.iter().map(|key| (ByteBuf::from(key.clone()), None)).collect()).await?;
             }
         }
         Ok(())

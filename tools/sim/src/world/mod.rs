@@ -385,15 +385,16 @@ impl World {
         // Other nodes drain the data of an excluded node.
         for node in (0..self.count()).filter(|&node| !self.excludes(node)) {
             let found = self.with(node, |node, runtime, _| {
-                (node.services().map(|services: &Services| services.cache.clone()), runtime.clone())
+                let parts = |services: &Services| (services.cache.clone(), services.replicas.clone());
+                (node.services().map(parts), runtime.clone())
             });
-            let Some((cache, runtime)) = found else {
+            let Some((parts, runtime)) = found else {
                 receipt.faults.push(format!("node {node} is down"));
                 continue;
             };
-            let Some(cache) = cache else { continue };
+            let Some((cache, replicas)) = parts else { continue };
             let (resolver, done) = tameike_io::os::runtime::promise();
-            runtime.spawn(async move { resolver.resolve(assembly::drain(cache, verify).await) });
+            runtime.spawn(async move { resolver.resolve(assembly::drain(cache, replicas, verify).await) });
             draining.push((node, done));
         }
         for (node, mut done) in draining {
