@@ -71,7 +71,7 @@ pub enum Action {
     /// Add nodes to a running job with --replicas: its data spreads over them, and programs go on
     #[command(after_long_help = job::GROW_LONG_HELP)]
     Grow(GrowArguments),
-    /// Remove nodes from a running job with --replicas: their data moves to the others first
+    /// Remove nodes from a running job with --replicas: their data moves to the others first, and an interruption lets them stay
     Shrink(ShrinkArguments),
     /// Restart the agents of nodes of a job with --replicas, one after another, to run a new version of tameike
     #[command(after_long_help = job::RESTART_LONG_HELP)]

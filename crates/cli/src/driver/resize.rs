@@ -259,8 +259,13 @@ impl Driver {
             if now >= resize.next_report {
                 resize.next_report = now + REPORT_INTERVAL;
                 let copies = self.leases.as_ref().map_or(0, |leases| leases.authority.copies_to_move());
-                // The change goes on if the client disconnects.
-                let _ = resize.client.send(DriverReply::Resizing { copies: copies as u64 });
+                let is_gone = resize.client.send(DriverReply::Resizing { copies: copies as u64 }).is_err();
+                if let (Step::Emptying { node }, true) = (&resize.step, is_gone) {
+                    // The user has interrupted it. Other steps go on.
+                    log::info!("node {node} and those after it stay in the job");
+                    resize.rest.iter().chain([node]).for_each(|node| self.set_leaving(*node, false));
+                    return;
+                }
             }
             match self.outcome(&mut resize) {
                 Ok(Outcome::Next(step)) => {
@@ -417,12 +422,12 @@ impl Driver {
     fn start_again(&mut self, node: u32, program: Option<PathBuf>) -> Result<Step> {
         let host = self.record.plan.nodes[node as usize].clone();
         let address = self.addresses_of(&[host])?.remove(0);
-        self.lost.remove(&node);
-        self.left.remove(&node);
         let start = self.node_start(node, address);
         let program = program.unwrap_or_else(|| self.record.plan.remote_program.clone());
         self.links[node as usize] =
             AgentLink::start_program(&program, &self.record.plan, &start, self.sender.clone())?;
+        self.lost.remove(&node);
+        self.left.remove(&node);
         Ok(self.starting([node].into()))
     }
 
