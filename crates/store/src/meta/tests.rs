@@ -455,7 +455,7 @@ fn the_format_of_log_commands_is_stable() {
     let commands = [
         (
             LogCommand::Start { roots: vec![InodeId(1)], share, uid: 1000, gid: 100, now },
-            "0001018101ac020103e8076403ac02",
+            "0001018101ac02010304e8076403ac02",
         ),
         (
             LogCommand::Wire { command: wire, inode_counter: 300, held: vec![inode], call },
@@ -508,7 +508,7 @@ fn the_format_of_records_is_stable() {
     let sealed = Some(operation);
     let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, sharded: true, sealed };
     assert_eq!(hex(&children), "ac020103ac020101c8018101");
-    assert_eq!(hex(&ShardRecord { incarnation: 300, share: part_of(0) }), "ac020080200100");
+    assert_eq!(hex(&ShardRecord { incarnation: 300, share: part_of(0) }), "ac02008020010001");
     let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
     assert_eq!(hex(&truncation), "0303ac02");
 }
