@@ -94,7 +94,7 @@ impl Run {
     fn leaked(&self, view: View) -> u64 {
         match view {
             // The creation of these units' file did not reach the log before the failed sync, or was lost with its agent.
-            View::JobShared if self.log_broken || self.has_orphans => 0,
+            View::JobShared if self.log_broken || self.has_orphans || self.has_gone_files => 0,
             // A home that missed the removal evicts the clean bytes when it needs space.
             View::Cache if self.world.countdown.injected().is_some() || self.was_unreachable => {
                 self.world.space(view, |space| space.dirty)

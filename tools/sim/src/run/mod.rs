@@ -132,6 +132,8 @@ struct Run {
     /// restart such a view; here, parts on other nodes may be orphans: names without inode, names that a link count lacks, units without
     /// file. Durable state must exist (S7).
     has_orphans: bool,
+    /// Files that only an excluded node had open are gone: their space may stay in use.
+    has_gone_files: bool,
     volatile: bool,
     disks_failed: bool,
     /// Syncs of the shared file system have failed.
@@ -285,6 +287,7 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             bytes_lost: false,
             log_broken: false,
             has_orphans: false,
+            has_gone_files: false,
             rotten: BTreeSet::new(),
             lost: BTreeSet::new(),
             has_rotted: false,

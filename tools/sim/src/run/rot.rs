@@ -21,6 +21,10 @@ impl Run {
         for (node, report) in stores {
             for finding in &report.findings {
                 let has_rotted = finding.part == Part::Extents && self.rotten.contains(&node);
+                let is_leak = self.has_gone_files && finding.part == Part::Extents && finding.lost.is_empty();
+                if is_leak {
+                    continue;
+                }
                 if has_rotted && finding.severity > Severity::Note {
                     self.lost.extend(finding.lost.iter().filter_map(|loss| loss.inode).map(|inode| inode.0));
                 } else if finding.severity > Severity::Note && is_strict && !self.has_losses {

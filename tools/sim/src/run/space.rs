@@ -52,7 +52,7 @@ impl Run {
 
     /// Checks that removed and truncated files have freed their space.
     pub(super) async fn compare_space(&mut self) -> Checked {
-        if !self.is_small() || self.has_orphans || self.log_broken || self.has_losses {
+        if !self.is_small() || self.has_orphans || self.has_gone_files || self.log_broken || self.has_losses {
             return Ok(());
         }
         self.world.runtime().sleep(FREED).await;

@@ -96,7 +96,8 @@ impl Run {
                 let is_explained = match fault.errno {
                     Errno::EIO => self.may_report_rot(call) || self.reports_failed_sync(call),
                     Errno::ENOSPC => self.may_be_full(call),
-                    Errno::ESTALE => self.may_have_missed_removal(call),
+                    Errno::ESTALE if self.may_have_missed_removal(call) => true,
+                    Errno::ESTALE | Errno::ENOENT => self.may_be_gone(call),
                     _ => false,
                 };
                 if is_explained { Ok(true) } else { Err(call.wrong(format!("failed with {fault}"))) }
@@ -110,6 +111,16 @@ impl Run {
         let was_unreachable = self.was_unreachable && call.view == View::Cache;
         let object = call.open.as_ref().filter(|_| was_unreachable).map(|open| open.object);
         object.is_some_and(|object| self.model(call.view).object(object).nlink == 0)
+    }
+
+    /// Returns true if the file of the call may be gone: it is removed, and the node was excluded (S52f).
+    fn may_be_gone(&mut self, call: &Call) -> bool {
+        let is_excluded = self.excluded.contains(&call.node);
+        let object = call.open.as_ref().filter(|_| is_excluded).map(|open| open.object);
+        let is_gone = object.is_some_and(|object| self.model(call.view).object(object).nlink == 0);
+        // What its programs write to the file later takes space until the job ends.
+        self.has_gone_files |= is_gone;
+        is_gone
     }
 
     /// Returns true if the call may report a failed sync of an unlinked file: the shared file system reports it once to each descriptor
