@@ -4,7 +4,7 @@ use crate::control::Undrained;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_core::{Cluster, Errno, Fault, NodeId, Result, View};
+use tameike_core::{Cluster, Errno, Fault, HomeMap, HomeSet, NodeId, Result, View};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
@@ -62,10 +62,26 @@ pub type Owner = (Arc<Cluster>, NodeId);
 /// Returns the data of an open store in `dir` that is not on the shared file system. Without an owner, files count of which the store
 /// may have a copy only.
 fn undrained(store: &Store, dir: &Path, owner: Option<Owner>) -> Result<Undrained> {
+    let bytes = match &owner {
+        Some((cluster, node)) if cluster.is_replicated() => dirty_bytes(store, &cluster.map(), *node)?,
+        _ => store.extents.space(View::Cache).dirty,
+    };
     let Journaled { dirty, named, open } = journaled(store.ledger.clone(), owner)?;
     let dir = PosixTree::open(dir)?;
     let names = count_journaled(&dir)? + count_pending_promotions(&dir)?;
-    Ok(Undrained { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
+    Ok(Undrained { files: dirty, bytes, named, names, open })
+}
+
+/// The dirty bytes of the homes that a node serves: others answer for the copies that it has.
+fn dirty_bytes(store: &Store, map: &HomeMap, node: NodeId) -> Result<u64> {
+    let mut bytes = 0;
+    for unit in store.extents.units_of(&HomeSet::served(map, node)) {
+        let unit = unit?;
+        if unit.inode.is_cached() {
+            bytes += u64::from(store.extents.dirty_of(unit)?.len());
+        }
+    }
+    Ok(bytes)
 }
 
 /// As [`undrained`], but fails with `EIO` for a salvaged store: the user must decide to discard it.

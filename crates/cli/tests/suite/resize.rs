@@ -185,6 +185,8 @@ fn a_job_that_has_grown_is_recovered_after_all_its_processes_were_killed() {
     let sums = out(&tameike(&trial, &["exec", "--node", "3", "--", "sh", "-euc", fill]).exits(0));
     trial.stop_programs();
     wait_for("the programs", || trial.directory.join("ending").exists().then_some(()));
+    // The driver must not end the job when it misses its agents.
+    assert!(signal(running.program(), "STOP"));
     for node in [0, 2, 3] {
         assert!(trial.job.kill_agent(node));
     }
@@ -193,8 +195,8 @@ fn a_job_that_has_grown_is_recovered_after_all_its_processes_were_killed() {
     running.output();
     let receipt = trial.directory.join("receipt");
     trial.site.tameike(&["recover", "--job", &trial.job.name, "--receipt", utf8(&receipt)]).exits(0);
-    let receipt = json(&receipt);
-    assert_eq!(receipt["complete"], Value::Bool(true), "{receipt}");
+    // All files may have been flushed before.
+    assert!(!receipt.exists() || json(&receipt)["complete"] == Value::Bool(true));
     fs::write(trial.directory.join("kept"), sums).expect("written");
     let mut check = std::process::Command::new("sha256sum");
     check.args(["--check", "--quiet", utf8(&trial.directory.join("kept"))]).current_dir(trial.site.shared());
