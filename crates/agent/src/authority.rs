@@ -50,7 +50,7 @@ pub enum Cause {
 pub enum MapChange {
     /// Other nodes serve the homes of the node from now on, as far as they have copies.
     Excluded(NodeId, Cause),
-    /// The node answers again. It gets no homes back.
+    /// The node answers again, or for the first time. It has no homes yet.
     Readmitted(NodeId),
     /// The node is no backup of the home any more, because its copy is of no use. Or the home is not copied to it any more.
     Dropped(HomeId, NodeId),

@@ -6,7 +6,7 @@
 //! sender chooses again.
 //!
 //! If homes have replicas, an authority (`tameike-agent`) changes the map: it excludes nodes that have failed, hang or are cut off, and backups
-//! serve their homes from then on.
+//! serve their homes from then on. It also adds nodes to the map, and moves homes between nodes.
 
 use crate::ids::{HomeId, NodeId};
 use crate::limits::{ARRIVED_NODES_MAX, HOMES_MAX, HOMES_PER_NODE, REPLICAS_MAX, REPLICATED_NODES_MAX};
@@ -179,7 +179,7 @@ impl HomeMap {
         })
     }
 
-    /// The next map, in which a node is not excluded any more. It gets no home back.
+    /// The next map, in which a node is not excluded any more. It has no home yet.
     #[must_use]
     pub fn readmitting(&self, node: NodeId) -> Self {
         self.next(|map| map.excluded.retain(|other| *other != node))

@@ -530,7 +530,7 @@ enum Sent {
     Everything,
 }
 
-/// Sends to a backup what it lacks now. `sender` is that of the backup, and says that a message is in flight.
+/// Sends to a backup what it lacks now. The caller has set `is_sending` of the backup's `sender`.
 async fn send_all(replicas: Weak<Replicas>, backup: NodeId, sender: Arc<Sender>) {
     let mut sent = None;
     // The agent may end meanwhile.
