@@ -123,6 +123,21 @@ impl Agent {
         Some(self.node().ok()?.services()?.cache.clone())
     }
 
+    /// Brings what programs have written to a volume to all replicas, durably.
+    fn flush_volume(&self) -> Result<()> {
+        let node = self.node()?;
+        let (views, services) = (node.views().clone(), node.services());
+        let replicas = services.and_then(|services| services.replicas.clone());
+        let flushed = self.begin(async move {
+            let flushed = views.shared().flush_all().await;
+            if let Some(replicas) = replicas {
+                replicas.wait_for_backups(None).await?;
+            }
+            flushed
+        });
+        flushed.recv().map_err(|_| stopped())?
+    }
+
     /// Serves preloaded programs. If that fails, they use the mounts.
     fn open_ring(&self, views: &Views, served: Vec<(View, PathBuf)>) {
         let Some(path) = &self.ring_path else { return };
@@ -179,7 +194,7 @@ impl AgentControl for Agent {
         let store = match &start.device {
             Some(device) => {
                 let on_damage = match start.mode {
-                    AgentMode::Serve => OnDamage::Refuse,
+                    AgentMode::Serve | AgentMode::Volume => OnDamage::Refuse,
                     AgentMode::Recover => OnDamage::Salvage(&start.damage),
                 };
                 let frames = (&memory.slab, memory.scratch.clone());
@@ -286,6 +301,10 @@ impl AgentControl for Agent {
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
         if let Err(fault) = self.node() {
             return Receipt { faults: vec![fault.to_string()], ..Receipt::default() };
+        }
+        if self.start.mode == AgentMode::Volume {
+            let faults = self.flush_volume().err().map(|fault| fault.to_string());
+            return Receipt { faults: faults.into_iter().collect(), ..Receipt::default() };
         }
         if let Some(ring) = self.ring.get() {
             ring.settle();
