@@ -1,6 +1,7 @@
 //! Implements [`AgentControl`]: the process-level agent, built from a store, a fabric, a node and frontends.
 
 use crate::assembly::{self, Parts, StoreParts};
+use crate::attach::{Attachments, NodeAddress};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, LeaseAnswer, LeaseMessage, PROGRESS_INTERVAL,
     Progress, StartInput, Undrained, ViewFrontend,
@@ -121,6 +122,14 @@ impl Agent {
     /// Returns the coordinator of cached files, if the agent has joined its job and the node has a device.
     fn coordinator(&self) -> Option<Arc<CacheService>> {
         Some(self.node().ok()?.services()?.cache.clone())
+    }
+
+    /// Accepts mounts of the job-shared view that other processes make. The agent has joined its job.
+    ///
+    /// # Errors
+    /// See [`Attachments::listen`].
+    pub fn accept_mounts(&self, address: NodeAddress) -> Result<Attachments> {
+        Attachments::listen(self.system.runtime(), self.node()?.views(), address)
     }
 
     /// Serves preloaded programs. If that fails, they use the mounts.
