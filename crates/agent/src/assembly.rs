@@ -310,6 +310,7 @@ pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode, rpc: &Arc<dyn Rpc>
     match mode {
         AgentMode::Serve => services.cache.start_flusher(),
         AgentMode::Recover => services.cache.mark_interrupted_writers()?,
+        AgentMode::Volume => {}
     }
     Ok(())
 }

@@ -75,13 +75,15 @@ pub enum AgentMode {
     Serve,
     /// Finish the drain of a failed job from its device directory, without mounts.
     Recover,
+    /// Serve the job-shared view of a volume from its store, which stays when the agent ends, to programs that attach to it.
+    Volume,
 }
 
 /// Device of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStart {
-    /// Directory of this agent only, existing and empty in [`AgentMode::Serve`]. The `cli` crate creates it, and removes it after
-    /// [`AgentControl::stop`] if no dirty data is left.
+    /// Directory of this agent only, existing, and empty in [`AgentMode::Serve`]. The `cli` crate creates it, and removes it after
+    /// [`AgentControl::stop`] if no dirty data is left, unless it has the store of a volume.
     pub dir: PathBuf,
     /// True if the directory is in memory, so that fsync is unnecessary.
     pub ram: bool,
@@ -98,6 +100,9 @@ pub struct AgentStart {
     pub node: NodeId,
     /// Purpose of the agent.
     pub mode: AgentMode,
+    /// Name of the volume in [`AgentMode::Volume`].
+    #[serde(default)]
+    pub volume: Option<String>,
     /// Secret of the job.
     pub secret: Secret,
     /// The user's directory for jobs (`/tmp/tameike-UID`), the same path on every host.
@@ -160,9 +165,9 @@ pub struct ViewFrontend {
 pub struct StartInput {
     /// Configuration from the driver.
     pub start: AgentStart,
-    /// Mounted views: none in [`AgentMode::Recover`], no cache view without a shared directory.
+    /// Mounted views: only in [`AgentMode::Serve`], no cache view without a shared directory.
     pub frontends: Vec<ViewFrontend>,
-    /// Socket of the ring; `None` in [`AgentMode::Recover`].
+    /// Socket of the ring; only in [`AgentMode::Serve`].
     pub ring: Option<PathBuf>,
 }
 
@@ -186,7 +191,8 @@ pub enum AgentRequest {
         /// The home map; `None` for the first one of a new job.
         map: Option<HomeMap>,
     },
-    /// Flush every file that this node coordinates. Replies: any number of `Progress`, then `Receipt`.
+    /// Flush every file that this node coordinates, or, for a volume, what programs have written. Replies: any number of `Progress`, then
+    /// `Receipt`.
     Drain {
         /// Read all files back from the shared file system and compare.
         verify: bool,
@@ -311,6 +317,9 @@ pub struct NodeRecord {
     pub isolation: Isolation,
     /// Mount points by view, as programs on the node see them.
     pub mounts: Vec<(View, PathBuf)>,
+    /// Mount point of the volume that the job uses, as programs on the node see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<PathBuf>,
 }
 
 /// Isolation of a node's mounts from other processes of the host.

@@ -17,6 +17,7 @@ mod node;
 pub mod place;
 mod report;
 pub mod settings;
+mod volume;
 
 use arguments::{Action, BenchAction, CacheAction, Cli};
 use clap::Parser;
@@ -50,6 +51,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Restart(arguments) => client::restart(&arguments),
         Action::Recover(arguments) => driver::recover::<A>(&arguments),
         Action::Down(arguments) => client::down(&arguments),
+        Action::Volume { action } => volume::volume::<A>(&action),
         Action::Doctor(arguments) => doctor::doctor(&arguments),
         Action::Bench { action: BenchAction::Net(arguments) } => client::bench_net(&arguments),
         Action::Check(arguments) => match &arguments.dir {
@@ -63,6 +65,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Supervise => driver::supervise::<A>(),
         Action::Enter(arguments) => node::enter::run(&arguments),
         Action::KeepVariables(place) => node::enter::keep(&place),
+        Action::RemoveStore(place) => volume::remove::store(&place),
         Action::Probe => node::probe::run(),
     }
 }

@@ -30,6 +30,7 @@ use tameike_io::disk::uring::Direct;
 use tameike_io::disk::{self, Disk};
 use tameike_io::{Pool, Runtime};
 
+const LOCK: &str = "lock";
 pub(crate) const TABLE: &str = "table";
 pub(crate) const EXTENTS: &str = "extents";
 /// Directory of the node-local view's files.
@@ -91,8 +92,20 @@ struct Parts {
 }
 
 fn take_lock(dir: &Path) -> Result<FileLock> {
-    FileLock::take(&dir.join("lock"))
+    FileLock::take(&dir.join(LOCK))
         .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))
+}
+
+/// Returns true if a process has the store in a directory open.
+///
+/// # Errors
+/// Those of the system.
+pub fn is_open(dir: &Path) -> Result<bool> {
+    match FileLock::take_existing(&dir.join(LOCK)) {
+        Err(fault) if fault.errno == Errno::EBUSY => Ok(true),
+        Err(fault) if fault.errno != Errno::ENOENT => Err(fault),
+        _ => Ok(false),
+    }
 }
 
 /// Retries `attempt` while another process, which may be about to exit, has the store open.

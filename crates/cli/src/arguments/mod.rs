@@ -5,6 +5,7 @@ mod aggregate;
 mod bench;
 mod candidates;
 mod job;
+mod volume;
 
 pub use aggregate::{
     AggregateAction, AggregateOnly, ArchiveFormat, CatArguments, CompactArguments, Compress, CopyArguments,
@@ -12,6 +13,10 @@ pub use aggregate::{
 };
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
+pub use volume::{
+    VolumeAction, VolumeCreateArguments, VolumeGrowArguments, VolumeRemoveArguments, VolumeRestartArguments,
+    VolumeShrinkArguments, VolumeStatusArguments,
+};
 
 use crate::exit;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -83,6 +88,11 @@ pub enum Action {
     Recover(RecoverArguments),
     /// Drain a background job, print the receipt, and end the job
     Down(DrainArguments),
+    /// Keep a file system on local disks of several hosts that outlives jobs: create, start, attach, grow, remove volumes
+    Volume {
+        #[command(subcommand)]
+        action: VolumeAction,
+    },
     /// Check what this machine supports, and print how to fix what is missing
     Doctor(DoctorArguments),
     /// Measure the network between nodes of a job
@@ -117,7 +127,7 @@ pub enum Action {
     /// Run as a node's agent; started by a driver
     #[command(hide = true)]
     Agent,
-    /// Run as the driver of a background job; started by `up`
+    /// Run as the driver of a background job or volume; started by `up` or `volume start`
     #[command(hide = true)]
     Supervise,
     /// Enter a node's namespaces and run a command there; started by a driver or `exec`
@@ -126,6 +136,9 @@ pub enum Action {
     /// Store variables from standard input for a command that is about to enter a node
     #[command(hide = true)]
     KeepVariables(CommandPlace),
+    /// Remove the store of a volume's node on this host; started by `volume remove`
+    #[command(hide = true)]
+    RemoveStore(StorePlace),
     /// Try to create namespaces and a FUSE mount, report the result, and exit
     #[command(hide = true)]
     Probe,
@@ -415,6 +428,20 @@ pub struct CommandPlace {
     /// The name by which the agent can signal the command.
     #[arg(long)]
     pub name: String,
+}
+
+/// Locates the store of a volume's node on this host.
+#[derive(Debug, Args)]
+pub struct StorePlace {
+    /// The directory of the store.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The number of the volume.
+    #[arg(long)]
+    pub volume: String,
+    /// The node.
+    #[arg(long)]
+    pub node: u32,
 }
 
 /// `tameike enter`

@@ -6,6 +6,7 @@ use crate::driver::protocol::{ClientRequest, DriverReply};
 use crate::place::record::JobRecord;
 use crate::report;
 use crate::report::progress::{self, Display};
+use std::path::Path;
 use tameike_core::Result;
 use tameike_core::receipt::Receipt;
 
@@ -29,7 +30,12 @@ fn deliver(arguments: &DrainArguments, outcome: Result<Receipt>) -> u8 {
 fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
     report::receipt::check_place(arguments.receipt.as_deref())?;
     let (job_dir, _) = JobRecord::find(arguments.job.job.as_ref())?;
-    let mut connection = Connection::ask(&job_dir, request, &[])?;
+    end(&job_dir, request)
+}
+
+/// As [`ask`], for the job in `job_dir`.
+pub fn end(job_dir: &Path, request: &ClientRequest) -> Result<Receipt> {
+    let mut connection = Connection::ask(job_dir, request, &[])?;
     let mut display = Display::new(progress::DRAIN);
     let receipt = loop {
         match connection.must_next()? {

@@ -13,10 +13,10 @@ mod warm;
 
 pub use bench::bench_net;
 pub use check::check_replicas;
-pub use drain::{down, drain};
+pub use drain::{down, drain, end};
 pub use exec::exec;
 pub use mount::mount;
-pub use resize::{grow, restart, shrink};
-pub use status::{cache_stat, status};
-pub use up::up;
+pub use resize::{change_nodes, grow, restart, shrink};
+pub use status::{cache_stat, status, status_of};
+pub use up::{supervise, up};
 pub use warm::cache_warm;

@@ -7,6 +7,7 @@ use crate::place::record::JobRecord;
 use crate::report::progress::{self, Display};
 use crate::report::{self, plural};
 use crate::settings;
+use std::path::Path;
 use tameike_core::Result;
 
 /// Adds nodes. Returns the exit code.
@@ -35,7 +36,7 @@ pub fn restart(arguments: &RestartArguments) -> u8 {
     let restarted = program.map_err(|error| tameike_core::Fault::from_os(doing(), &error));
     let nodes = arguments.nodes.clone();
     report::exit_code(restarted.and_then(|program| {
-        change(&arguments.job, &ClientRequest::Restart { nodes, program })?;
+        change(&arguments.job, &ClientRequest::Restart { nodes, program, new_store: false })?;
         Ok(0)
     }))
 }
@@ -43,7 +44,12 @@ pub fn restart(arguments: &RestartArguments) -> u8 {
 /// Sends the request, and shows progress until the driver has made the change.
 fn change(choice: &JobChoice, request: &ClientRequest) -> Result<()> {
     let (job_dir, _) = JobRecord::find(choice.job.as_ref())?;
-    let mut connection = Connection::ask(&job_dir, request, &[])?;
+    change_nodes(&job_dir, request)
+}
+
+/// Sends the request to the driver of the job in `job_dir`, and shows progress until it has made the change.
+pub fn change_nodes(job_dir: &Path, request: &ClientRequest) -> Result<()> {
+    let mut connection = Connection::ask(job_dir, request, &[])?;
     let mut display = Display::new(progress::RESIZE);
     loop {
         match connection.must_next()? {

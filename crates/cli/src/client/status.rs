@@ -140,13 +140,14 @@ fn state_of<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
     if !record.driver_is_alive() {
         return Known::Interrupted { state: janitor::examine::<A>(&job, dir).describe(), job };
     }
-    match ask(dir) {
+    match status_of(dir) {
         Ok(status) => Known::Running(status),
         Err(fault) => Known::Failed { job, fault: fault.to_string() },
     }
 }
 
-fn ask(dir: &Path) -> Result<JobStatus> {
+/// Asks the driver of the job in `dir` for its state.
+pub fn status_of(dir: &Path) -> Result<JobStatus> {
     let mut connection = Connection::ask(dir, &ClientRequest::Status, &[])?;
     match connection.must_next()? {
         DriverReply::Status(status) => Ok(status),

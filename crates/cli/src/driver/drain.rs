@@ -181,6 +181,14 @@ impl Driver {
         }
         let host = &self.record.plan.nodes[node as usize].host;
         let how = self.lost.get(&node).map_or("", String::as_str);
+        if let Some(volume) = &self.record.plan.volume {
+            let name = &volume.name;
+            crate::report::say(format_args!(
+                "the agent of node {node} on {host} failed ({how}). Its part of volume {name} is missing until `tameike \
+                 volume stop {name}` and `tameike volume start {name}`"
+            ));
+            return;
+        }
         crate::report::say(format_args!(
             "the agent of node {node} on {host} failed ({how}). Files in its part of the shared and node-local \
              views are lost; data written to the cache view is in its journal, which `tameike recover \

@@ -58,7 +58,7 @@ pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bo
 }
 
 /// Returns a command that runs `tameike` with these words on another host.
-fn over_ssh(record: &JobRecord, host: &HostSpec, words: &[OsString], terminal: bool) -> Command {
+pub fn over_ssh(record: &JobRecord, host: &HostSpec, words: &[OsString], terminal: bool) -> Command {
     let mut command = Command::new(&record.plan.ssh[0]);
     command.args(&record.plan.ssh[1..]).args(terminal.then_some("-t")).arg(&host.host);
     let program = record.plan.remote_program.as_os_str();

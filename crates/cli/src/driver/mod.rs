@@ -17,12 +17,15 @@ mod replicas;
 mod resize;
 mod run;
 mod start;
+mod start_volume;
 mod status;
 mod supervise;
+mod volume;
 
 pub(crate) use recover::recover;
 pub(crate) use run::run;
-pub(crate) use supervise::{Supervised, supervise};
+pub(crate) use start_volume::create as create_volume;
+pub(crate) use supervise::{Supervised, SupervisedStart, supervise};
 
 use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
@@ -35,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender};
 use tameike_agent::control::{AgentMode, Secret, Undrained};
 use tameike_core::NodeInfo;
+use volume::Volume;
 
 /// A running job.
 struct Driver {
@@ -42,6 +46,8 @@ struct Driver {
     job_dir: JobDir,
     record: JobRecord,
     mode: AgentMode,
+    /// The volume that the job serves.
+    volume: Option<Volume>,
     /// What the agents of the job know and others do not.
     secret: Secret,
     /// The nodes with which the job began, with their addresses.

@@ -1,6 +1,7 @@
 //! The protocol between other commands and a job's driver: JSON lines on the driver's socket.
 
 use crate::settings::hostfile::HostSpec;
+use crate::settings::volume::VolumeName;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -60,6 +61,8 @@ pub enum ClientRequest {
         nodes: Vec<u32>,
         /// The program for agents on the driver's host; by default the path of the one with which the job was started.
         program: Option<PathBuf>,
+        /// Nodes of a volume that have failed get new stores.
+        new_store: bool,
     },
     /// Run a command on a node; its standard input, output and error accompany the line. Reply: `Ended`. Lines with `Signal`
     /// may follow; the end of the connection terminates the command.
@@ -179,6 +182,9 @@ impl DriverReply {
 pub struct JobStatus {
     /// The job.
     pub job: JobId,
+    /// The volume that it serves.
+    #[serde(default)]
+    pub volume: Option<VolumeStatus>,
     /// Start time in seconds since 1970-01-01 UTC.
     pub started: i64,
     /// The directory behind the cache view.
@@ -187,6 +193,15 @@ pub struct JobStatus {
     pub nodes: Vec<NodeLine>,
     /// The replicas of its data, if it has more than one.
     pub replicas: Option<ReplicaStatus>,
+}
+
+/// State of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: VolumeName,
+    /// Whether the copies of all data are being compared, because the agents were killed before the start.
+    pub compares_copies: bool,
 }
 
 /// State of the replicas of a job.

@@ -181,8 +181,13 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     let record = JobRecord { state: JobState::Interrupted, started, unknown, map, founders, gone, ..new };
     job_dir.revive()?;
     drop(lock);
-    let mut driver =
-        Driver::start(Starting { base: base.clone(), job_dir, record, mode: AgentMode::Recover })?;
+    let mut driver = Driver::start(Starting {
+        base: base.clone(),
+        job_dir,
+        record,
+        mode: AgentMode::Recover,
+        volume: None,
+    })?;
     driver.open_socket()?;
     let nodes = driver.links.len();
     report::say(format_args!("job {job}: {nodes} {} back", report::plural(nodes, "node")));

@@ -48,7 +48,7 @@ impl Driver {
         let Some(map) = self.record.map.clone() else { return };
         let (nodes, now) = ((0..self.links.len() as u32).map(NodeId), monotonic());
         let mut authority = Authority::new(map, nodes, now);
-        if self.mode == AgentMode::Serve {
+        if self.mode != AgentMode::Recover {
             authority = authority.repairing(self.record.plan.replicas, infos);
         }
         for &node in self.lost.keys() {
@@ -138,8 +138,12 @@ impl Driver {
 
     /// Writes the record if it lacks the current map. Until that succeeds, no messages are sent, and leases end.
     pub(super) fn has_written_map(&mut self) -> bool {
-        let Some(leases) = self.leases.as_mut().filter(|leases| leases.is_unwritten) else { return true };
-        match self.record.write(self.job_dir.path()) {
+        if !self.leases.as_ref().is_some_and(|leases| leases.is_unwritten) {
+            return true;
+        }
+        let written = self.write_record();
+        let Some(leases) = &mut self.leases else { return true };
+        match written {
             Ok(()) => (leases.is_unwritten, leases.is_reported) = (false, false),
             Err(fault) if !leases.is_reported => {
                 leases.is_reported = true;
@@ -148,7 +152,7 @@ impl Driver {
             }
             Err(_) => {}
         }
-        self.leases.as_ref().is_some_and(|leases| !leases.is_unwritten)
+        !leases.is_unwritten
     }
 
     fn take_change(&mut self, change: MapChange) {

@@ -38,8 +38,16 @@ pub(super) struct Resize {
 enum Kind {
     Grow,
     Shrink,
+    Restart(Restarted),
+}
+
+/// How agents are restarted.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Restarted {
     /// The agents on this host run this program from then on.
-    Restart(Option<PathBuf>),
+    pub(super) program: Option<PathBuf>,
+    /// Nodes of a volume that have failed get new stores, since theirs are lost.
+    pub(super) new_store: bool,
 }
 
 enum Step {
@@ -85,7 +93,7 @@ impl Driver {
             self.record.founders.get_or_insert(first);
             self.record.plan.nodes.extend(hosts);
             let started = nodes.iter().zip(addresses).try_for_each(|(&node, address)| {
-                let start = self.node_start(node, address);
+                let start = self.node_start(node, address, self.volume.is_some());
                 self.links.push(AgentLink::start(&self.record.plan, &start, self.sender.clone())?);
                 Ok(())
             });
@@ -113,14 +121,14 @@ impl Driver {
     }
 
     /// As [`Self::grow`], for nodes whose agents are restarted one after another.
-    pub(super) fn restart(&mut self, nodes: &[u32], program: Option<PathBuf>, client: Sender<DriverReply>) {
+    pub(super) fn restart(&mut self, nodes: &[u32], how: Restarted, client: Sender<DriverReply>) {
         let begun = self.may_resize().and_then(|()| self.check_leaving(nodes, false));
         let mut rest = each_once(nodes);
         let begun = begun.and_then(|()| {
             let node = rest.pop_front().ok_or_else(|| invalid("no node is given"))?;
-            Ok(self.leave_to_restart(node))
+            self.leave_to_restart(node, &how)
         });
-        self.begin(Kind::Restart(program), begun, rest, client);
+        self.begin(Kind::Restart(how), begun, rest, client);
     }
 
     fn begin(&mut self, kind: Kind, begun: Result<Step>, rest: VecDeque<u32>, client: Sender<DriverReply>) {
@@ -178,7 +186,7 @@ impl Driver {
             if node as usize >= plan.nodes.len() || self.record.gone.contains(&node) {
                 return Err(invalid(format!("the job has no node {node}")));
             }
-            if node == 0 {
+            if node == 0 && self.volume.is_none() {
                 return Err(invalid(
                     "node 0 runs the command of the job, or is that of its driver: it cannot leave",
                 ));
@@ -188,7 +196,7 @@ impl Driver {
             if packs {
                 return Err(invalid(format!("node {node} is the packer of small files: it cannot leave")));
             }
-            if let Some(fault) = self.absence(node) {
+            if let Some(fault) = self.absence(node).filter(|_| !self.may_leave_failed(node, for_good)) {
                 return Err(fault.context(format_args!("node {node}")));
             }
         }
@@ -212,9 +220,18 @@ impl Driver {
         if is_leaving { leases.authority.leave(NodeId(node)) } else { leases.authority.stay(NodeId(node)) }
     }
 
-    fn leave_to_restart(&mut self, node: u32) -> Step {
+    /// Whether a node whose agent has ended can leave, or be started again: other nodes have all that it had. The store of a job's node
+    /// may be needed still, that of a volume's is opened again.
+    fn may_leave_failed(&self, node: u32, for_good: bool) -> bool {
+        self.lost.contains_key(&node) && self.is_stale(node) && (for_good || self.volume.is_some())
+    }
+
+    fn leave_to_restart(&mut self, node: u32, how: &Restarted) -> Result<Step> {
+        if self.lost.contains_key(&node) {
+            return self.start_again(node, how, how.new_store);
+        }
         self.set_leaving(node, true);
-        Step::Emptying { node }
+        Ok(Step::Emptying { node })
     }
 
     /// Whether the agent of a node can end: other nodes have all that it has. They get all of its homes first, unless too few of them are
@@ -304,13 +321,16 @@ impl Driver {
             Step::Joining { nodes, answers, deadline } => self.await_joined(nodes, *answers, *deadline),
             Step::Spreading { nodes } => Ok(match self.is_spread(nodes)? {
                 false => Outcome::Waiting,
-                true => rest.pop_front().map_or(Outcome::Made, |node| {
-                    let step = self.leave_to_restart(node);
-                    Outcome::Next(step)
-                }),
+                true => match (rest.pop_front(), &*kind) {
+                    (Some(node), Kind::Restart(how)) => Outcome::Next(self.leave_to_restart(node, how)?),
+                    _ => Outcome::Made,
+                },
             }),
             Step::Emptying { node } => {
                 let node = *node;
+                if self.may_leave_failed(node, *kind == Kind::Shrink) {
+                    return self.leave_for_good(node, rest);
+                }
                 if let Some(how) = self.lost.get(&node) {
                     return Err(Fault::new(Errno::EHOSTDOWN, format!("node {node} has failed: {how}")));
                 }
@@ -408,22 +428,27 @@ impl Driver {
             }
         }
         self.take_gather(answers);
-        if let Kind::Restart(program) = kind {
-            return self.start_again(node, program.clone()).map(Outcome::Next);
+        match kind {
+            Kind::Restart(how) => self.start_again(node, how, self.volume.is_some()).map(Outcome::Next),
+            Kind::Grow | Kind::Shrink => self.leave_for_good(node, rest),
         }
+    }
+
+    /// Notes that a node whose agent has ended has left, and begins with the next one.
+    fn leave_for_good(&mut self, node: u32, rest: &mut VecDeque<u32>) -> Result<Outcome> {
         self.lost.insert(node, LEFT.to_owned());
         self.record.gone.push(node);
         self.record.nodes.retain(|record| record.node != NodeId(node));
-        self.record.write(self.job_dir.path())?;
+        self.write_record()?;
         Ok(rest.pop_front().map_or(Outcome::Made, |node| Outcome::Next(Step::Emptying { node })))
     }
 
-    /// Starts the agent of a node again.
-    fn start_again(&mut self, node: u32, program: Option<PathBuf>) -> Result<Step> {
+    /// Starts the agent of a node again, with a new store if it serves a volume.
+    fn start_again(&mut self, node: u32, how: &Restarted, is_new_store: bool) -> Result<Step> {
         let host = self.record.plan.nodes[node as usize].clone();
         let address = self.addresses_of(&[host])?.remove(0);
-        let start = self.node_start(node, address);
-        let program = program.unwrap_or_else(|| self.record.plan.remote_program.clone());
+        let start = self.node_start(node, address, is_new_store);
+        let program = how.program.clone().unwrap_or_else(|| self.record.plan.remote_program.clone());
         self.links[node as usize] =
             AgentLink::start_program(&program, &self.record.plan, &start, self.sender.clone())?;
         self.lost.remove(&node);
@@ -444,7 +469,7 @@ impl Driver {
         }
         self.links.truncate(*first as usize);
         self.record.plan.nodes.truncate(*first as usize);
-        if let Err(fault) = self.record.write(self.job_dir.path()) {
+        if let Err(fault) = self.write_record() {
             log::warn!("{fault}");
         }
     }

@@ -68,7 +68,7 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     let begin = monotonic();
     let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;
     let record = JobRecord::new(plan)?;
-    let driver = Driver::start(Starting { base, job_dir, record, mode: AgentMode::Serve })?;
+    let driver = Driver::start(Starting { base, job_dir, record, mode: AgentMode::Serve, volume: None })?;
     driver.open_socket()?;
     let seconds = (monotonic() - begin).as_secs_f32();
     let (job, nodes) = (&driver.record.plan.job, driver.links.len());

@@ -6,6 +6,7 @@ use super::event::GatherId;
 use super::event::Notice;
 use super::gather::{Gather, LEFT};
 use super::link::AgentLink;
+use super::volume::Volume;
 use crate::node::start::NodeStart;
 use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use tameike_agent::control::{
     AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart, Secret, Undrained,
 };
-use tameike_core::{Errno, Fault, NodeId, NodeInfo, Result};
+use tameike_core::{Errno, Fault, HomeMap, NodeId, NodeInfo, Result};
 use tameike_io::os::process::{monotonic, random_bytes};
 use tameike_io::os::signal;
 
@@ -37,8 +38,10 @@ pub(super) struct Starting {
     pub job_dir: JobDir,
     /// The job's record.
     pub record: JobRecord,
-    /// Serve or recover.
+    /// What the agents do.
     pub mode: AgentMode,
+    /// The volume that the job serves.
+    pub volume: Option<Volume>,
 }
 
 fn interrupted(arrived: signal::Arrived) -> Fault {
@@ -49,7 +52,7 @@ fn interrupted(arrived: signal::Arrived) -> Fault {
 impl Driver {
     /// Starts the agents and connects them; returns when all serve. After a fault, everything that was started is stopped.
     pub fn start(starting: Starting) -> Result<Self> {
-        let Starting { base, job_dir, record, mode } = starting;
+        let Starting { base, job_dir, record, mode, volume } = starting;
         let (sender, events) = channel();
         let secret = Secret(random_bytes()?);
         let mut driver = Self {
@@ -57,6 +60,7 @@ impl Driver {
             job_dir,
             record,
             mode,
+            volume,
             secret,
             founders: Vec::new(),
             links: Vec::new(),
@@ -89,7 +93,7 @@ impl Driver {
         signal::watch_ending(move |arrived| drop(to_loop.send(super::Event::Signal(arrived))))?;
         let limit_s = self.record.plan.start_limit_s;
         let deadline = monotonic() + Duration::from_secs(limit_s);
-        self.record.write(self.job_dir.path())?;
+        self.write_record()?;
         self.start_agents()?;
         let ready = self.await_start(START_ID, deadline, "become ready")?;
         let nodes = self.collect_nodes(ready)?;
@@ -97,10 +101,10 @@ impl Driver {
         let founders = self.record.founders.map_or(nodes.len(), |count| nodes.len().min(count as usize));
         let (founders, added) = nodes.split_at(founders);
         // Their addresses are those of new processes.
-        let map = map.map(|map| map.with_arrived(added.to_vec()));
+        let map = map.map(|map| self.without_lost(map.with_arrived(added.to_vec())));
         self.founders = founders.to_vec();
         self.record.map.clone_from(&map);
-        self.record.write(self.job_dir.path())?;
+        self.write_record()?;
         let join = self.ask(&AgentRequest::Join { nodes: founders.to_vec(), map }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
@@ -123,7 +127,7 @@ impl Driver {
                 self.left.insert(node, Undrained::default());
                 continue;
             }
-            let start = self.node_start(node, address);
+            let start = self.node_start(node, address, self.creates_volume());
             self.links.push(AgentLink::start(&self.record.plan, &start, self.sender.clone())?);
             waiting.waiting.insert(node);
         }
@@ -131,8 +135,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The first line to the agent of a node, which listens at an address.
-    pub(super) fn node_start(&self, node: u32, address: IpAddr) -> NodeStart {
+    /// The first line to the agent of a node, which listens at an address. The store of a volume can be new.
+    pub(super) fn node_start(&self, node: u32, address: IpAddr, is_new_store: bool) -> NodeStart {
         let plan = &self.record.plan;
         let spec = &plan.nodes[node as usize];
         let same_host = plan.nodes.iter().filter(|other| other.host == spec.host && other.device);
@@ -143,6 +147,7 @@ impl Driver {
                 job: plan.job.clone(),
                 node: NodeId(node),
                 mode: self.mode,
+                volume: plan.volume.as_ref().map(|volume| volume.name.as_str().to_owned()),
                 secret: self.secret.clone(),
                 base_dir: plan.base_dir.clone(),
                 listen: SocketAddr::new(address, 0).to_string(),
@@ -161,6 +166,7 @@ impl Driver {
                 damage: Vec::new(),
             },
             record: if spec.is_here() { self.record.clone() } else { self.record.seen_from_elsewhere() },
+            is_new_store,
             sharers: same_host.count() as u32,
             grace_ms: plan.grace_s.saturating_mul(1000),
             log_level: std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned()),
@@ -199,12 +205,16 @@ impl Driver {
         merged.into_iter().map(line).collect()
     }
 
-    /// Waits until all agents have replied without fault. If one has failed, waits [`FAULTS_TIME`] for the faults of others.
+    /// Waits until all agents have replied without fault. If one has failed, waits [`FAULTS_TIME`] for the faults of others, or goes on
+    /// without it.
     fn await_start(&mut self, id: GatherId, deadline: Duration, what: &str) -> Result<Gather> {
         let mut faults_deadline = None;
         loop {
+            if self.go_on_without_failed(id, monotonic() >= deadline) {
+                return Ok(self.take_gather(id));
+            }
             let faults = self.start_faults(id, |node| !self.record.gone.contains(&node));
-            if !faults.is_empty() {
+            if !faults.is_empty() && !self.may_start_without(|node| self.has_failed_to_start(id, node)) {
                 let until = *faults_deadline.get_or_insert_with(|| deadline.min(monotonic() + FAULTS_TIME));
                 if self.is_gathered(id) || monotonic() >= until {
                     return Err(Fault::new(Errno::EHOSTDOWN, faults.join("; ")));
@@ -214,6 +224,7 @@ impl Driver {
             }
             match self.next(Some(faults_deadline.unwrap_or(deadline))) {
                 Notice::TimedOut if faults_deadline.is_some() => {}
+                Notice::TimedOut if self.go_on_without_failed(id, true) => return Ok(self.take_gather(id)),
                 Notice::TimedOut => {
                     let late: Vec<_> = self.gather(id).into_iter().flat_map(|g| &g.waiting).collect();
                     let limit = self.record.plan.start_limit_s;
@@ -230,6 +241,51 @@ impl Driver {
                 | Notice::Down { .. } => {}
             }
         }
+    }
+
+    /// Gives the nodes up that have failed, or that have not replied in time, if a volume can start without them. Returns true if all
+    /// others have replied.
+    fn go_on_without_failed(&mut self, id: GatherId, is_late: bool) -> bool {
+        let Some(gather) = self.gather(id) else { return false };
+        let has_failed =
+            |node: u32| self.has_failed_to_start(id, node) || is_late && gather.waiting.contains(&node);
+        let failed = (0..self.links.len() as u32).filter(|node| has_failed(*node));
+        let failed: Vec<_> = failed.filter(|node| !self.record.gone.contains(node)).collect();
+        let waits = gather.waiting.iter().any(|node| !has_failed(*node));
+        if failed.is_empty() || waits || !self.may_start_without(has_failed) {
+            return false;
+        }
+        for node in failed {
+            let answer = self.gathers.get_mut(&id).and_then(|gather| {
+                gather.waiting.remove(&node);
+                gather.answers.remove(&node)
+            });
+            let how = match answer {
+                Some(AgentReply::Failed(fault)) => fault.to_string(),
+                _ => self.lost.get(&node).cloned().unwrap_or_else(|| "it did not reply in time".to_owned()),
+            };
+            if self.record.map.as_ref().is_some_and(|map| !map.excludes(NodeId(node))) {
+                let host = &self.record.plan.nodes[node as usize].host;
+                crate::report::say(format_args!("the volume starts without node {node} on {host}: {how}"));
+            }
+            self.lost.insert(node, how);
+            let link = &mut self.links[node as usize];
+            link.hang_up();
+            link.kill();
+        }
+        true
+    }
+
+    fn has_failed_to_start(&self, id: GatherId, node: u32) -> bool {
+        let answer = self.gather(id).and_then(|gather| gather.answers.get(&node));
+        self.lost.contains_key(&node) || matches!(answer, Some(AgentReply::Failed(_)))
+    }
+
+    /// The next map, if a volume starts without some nodes: it excludes them. No agent has a lease yet.
+    fn without_lost(&self, map: HomeMap) -> HomeMap {
+        let is_there = |node: &&u32| !map.excludes(NodeId(**node));
+        let lost: Vec<_> = self.lost.keys().filter(is_there).map(|node| NodeId(*node)).collect();
+        lost.into_iter().fold(map, |map, node| map.excluding(node))
     }
 
     /// Waits until the nodes that the map of a failed job excludes are readmitted, as some homes may be on them only.
@@ -251,9 +307,9 @@ impl Driver {
     /// Stores the agents' records, and returns the node list that every agent needs.
     fn collect_nodes(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
         self.record.nodes.clear();
-        let gone: Vec<_> = self.record.gone.iter().map(|node| self.node_info(*node, String::new())).collect();
+        let absent: Vec<_> = self.lost.keys().map(|node| self.node_info(*node, String::new())).collect();
         let mut nodes = self.take_ready(ready)?;
-        nodes.extend(gone);
+        nodes.extend(absent);
         nodes.sort_by_key(|info| info.id);
         Ok(nodes)
     }

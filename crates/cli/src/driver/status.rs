@@ -4,6 +4,7 @@ use super::Driver;
 use super::drain::merge;
 use super::gather::Gather;
 use super::protocol::{ClientRequest, CopyLine, DriverReply, JobStatus, NodeLine};
+use super::resize::Restarted;
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentReply, AgentRequest};
 use tameike_core::{Errno, Fault};
@@ -49,7 +50,9 @@ impl Driver {
             ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Receivers::Node(node)),
             ClientRequest::Grow { nodes } => return self.grow(nodes, reply),
             ClientRequest::Shrink { nodes } => return self.shrink(&nodes, reply),
-            ClientRequest::Restart { nodes, program } => return self.restart(&nodes, program, reply),
+            ClientRequest::Restart { nodes, program, new_store } => {
+                return self.restart(&nodes, Restarted { program, new_store }, reply);
+            }
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
                 let fault = Fault::new(Errno::EPROTO, "unexpected request");
                 // A client may have disconnected.
@@ -106,6 +109,7 @@ impl Driver {
         let present = (0..).zip(&self.record.plan.nodes).filter(|(node, _)| !self.record.gone.contains(node));
         DriverReply::Status(JobStatus {
             job: self.record.plan.job.clone(),
+            volume: self.volume_status(),
             started: self.record.started,
             shared_dir: self.record.plan.shared_dir.clone(),
             nodes: present.map(line).collect(),

@@ -1,18 +1,30 @@
-//! The driver of a background job: `up` starts it, `down` or a signal ends it.
+//! The driver of a background job: `up` starts it, `down` or a signal ends it. Or that of a volume.
 
 use super::Driver;
 use super::event::Notice;
 use super::run::start_job;
+use super::start_volume::start_existing;
 use crate::exit;
 use crate::report;
 use crate::settings::JobPlan;
+use crate::settings::volume::VolumeName;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, Write};
 use tameike_agent::control::AgentControl;
 use tameike_core::{Fault, JobId, Result};
 
-/// The line that a supervisor prints for `up`.
+/// The line that a supervisor reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SupervisedStart {
+    /// Run a job with this plan.
+    Job(Box<JobPlan>),
+    /// Serve this volume.
+    Volume(VolumeName),
+}
+
+/// The line that a supervisor prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Supervised {
@@ -22,9 +34,13 @@ pub enum Supervised {
     Failed(Fault),
 }
 
-/// Reads a plan from standard input, and runs its job until it ends. Returns the exit code.
+/// Reads what to start from standard input, and runs it until it ends. Returns the exit code.
 pub fn supervise<A: AgentControl>() -> u8 {
-    let started = read_plan().and_then(start_job::<A>).and_then(|driver| {
+    let started = read_start().and_then(|start| match start {
+        SupervisedStart::Job(plan) => start_job::<A>(*plan),
+        SupervisedStart::Volume(name) => start_existing::<A>(&name),
+    });
+    let started = started.and_then(|driver| {
         redirect_messages(&driver)?;
         Ok(driver)
     });
@@ -36,14 +52,19 @@ pub fn supervise<A: AgentControl>() -> u8 {
     // If `up` was interrupted, the job runs nevertheless, and `status` shows it.
     let _ = writeln!(std::io::stdout(), "{line}");
     match started {
+        Ok(driver) if driver.volume.is_some() => {
+            let faults = driver.serve_volume::<A>();
+            faults.iter().for_each(|fault| report::say(format_args!("{fault}")));
+            if faults.is_empty() { 0 } else { exit::FAILED }
+        }
         Ok(driver) => until_down::<A>(driver),
         Err(_) => exit::FAILED,
     }
 }
 
-fn read_plan() -> Result<JobPlan> {
+fn read_start() -> Result<SupervisedStart> {
     let mut line = String::new();
-    let failed = |error| Fault::from_os("reading the job's plan", &error);
+    let failed = |error| Fault::from_os("reading what to start", &error);
     std::io::stdin().lock().read_line(&mut line).map_err(failed)?;
     serde_json::from_str(&line).map_err(|error| failed(error.into()))
 }

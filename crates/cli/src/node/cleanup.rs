@@ -5,7 +5,7 @@ use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
 use crate::place::mount_points::MountPoint;
 use crate::place::record::JobRecord;
-use crate::place::{janitor, tree};
+use crate::place::{janitor, tree, volume_store};
 use libc::{SIGKILL, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub struct Belongings {
     job: JobId,
     node: u32,
     has_device: bool,
+    /// The store of a volume, with the number of the volume.
+    volume_store: Option<(PathBuf, String)>,
     mounts: Vec<PathBuf>,
     /// The directories below the mounts.
     mount_points: Vec<MountPoint>,
@@ -43,11 +45,12 @@ impl Belongings {
             job: start.start.job.clone(),
             node: start.start.node.0,
             has_device: false,
+            volume_store: None,
             mounts: Vec::new(),
             mount_points: Vec::new(),
             isolation: Isolation::None,
             driver_is_here: start.driver_is_here,
-            is_new: start.start.mode == tameike_agent::control::AgentMode::Serve,
+            is_new: start.start.mode != tameike_agent::control::AgentMode::Recover,
         }
     }
 
@@ -65,6 +68,18 @@ impl Belongings {
 
     pub(super) fn add_device(&mut self) {
         self.has_device = true;
+    }
+
+    pub(super) fn add_volume_store(&mut self, dir: PathBuf, volume: String) {
+        self.volume_store = Some((dir, volume));
+    }
+
+    /// Removes the store of a volume, whose agent has stopped.
+    pub(super) fn remove_volume_store(&self) {
+        let Some((dir, volume)) = &self.volume_store else { return };
+        if let Err(fault) = volume_store::remove(dir, volume, self.node) {
+            log::error!("removing the store of the volume: {fault}");
+        }
     }
 
     pub(super) fn add_mount(&mut self, isolation: Isolation, path: PathBuf, mount_point: MountPoint) {
@@ -118,8 +133,11 @@ impl Belongings {
         }
     }
 
-    /// Cleans up after a failed start, which has produced no dirty data.
-    pub(super) fn clean_up_unused(self) {
+    /// Cleans up after a failed start, which has produced no dirty data, with the store of a volume if it is new.
+    pub(super) fn clean_up_unused(self, has_new_store: bool) {
+        if has_new_store {
+            self.remove_volume_store();
+        }
         let left = if self.is_new { Ok(Undrained::default()) } else { Err(Fault::io("the start failed")) };
         self.clean_up(&left, false);
     }

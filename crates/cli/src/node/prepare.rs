@@ -8,6 +8,7 @@ use crate::place::base::{self, Base, JobDir, JobDirUse};
 use crate::place::janitor;
 use crate::place::mount_points::MountPoint;
 use crate::place::record::{DeviceOwner, NodeState, boot_id};
+use crate::place::volume_store::{self, StoreLabel};
 use crate::place::{orphans, stores};
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -45,7 +46,7 @@ pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A
     match start_in::<A>(node_start, &mut belongings) {
         Ok((agent, record)) => Ok(PreparedNode { agent, record, belongings, grace_ms: node_start.grace_ms }),
         Err(fault) => {
-            belongings.clean_up_unused();
+            belongings.clean_up_unused(node_start.is_new_store);
             Err(fault)
         }
     }
@@ -57,6 +58,7 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     let node_dir = base::node_dir(&job_dir, start.node.0);
     base::make_private_dir(&node_dir.join("commands"))?;
     let process = ProcessId::own()?;
+    let is_volume = start.mode == AgentMode::Volume;
     let before =
         if start.mode == AgentMode::Recover { NodeState::read(&job_dir, start.node.0)? } else { None };
     if let Some(before) = &before {
@@ -71,14 +73,17 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             mounts: Vec::new(),
         },
         node_count: node_start.record.plan.nodes.len() as u32,
-        device_dir: start.device.as_ref().map(|device| device.dir.clone()),
+        // The store of a volume is none of the job's leftovers.
+        device_dir: start.device.as_ref().filter(|_| !is_volume).map(|device| device.dir.clone()),
         device_used: before.is_some_and(|before| before.device_used),
         boot_id: boot_id(),
     };
     state.write(&job_dir)?;
     node_start.record.write(&node_dir)?;
     log_file::open(&node_dir.join("agent.log"), &node_start.log_level)?;
-    if let Some(device) = &start.device {
+    if let Some(device) = start.device.as_ref().filter(|_| is_volume) {
+        start.capacity = volume_capacity(node_start, device, belongings)?;
+    } else if let Some(device) = &start.device {
         make_device_dir(device, start.mode)?;
         belongings.add_device();
         let (record, driver_is_here) = (&node_start.record, node_start.driver_is_here);
@@ -129,6 +134,30 @@ fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
         Err(error) => return Err(Fault::from_os(doing(), &error)),
     }
     owned::is_own_dir(&device.dir).map(drop).map_err(|fault| fault.context(doing()))
+}
+
+/// Creates or checks the store of a volume, and returns the capacities of its views. A store keeps those that it was created with.
+fn volume_capacity(
+    node_start: &NodeStart,
+    device: &DeviceStart,
+    belongings: &mut Belongings,
+) -> Result<[u64; 3]> {
+    let NodeStart { start, record, sharers, .. } = node_start;
+    let none = || Fault::new(Errno::EPROTO, "the start of a volume's agent names no volume");
+    let volume = record.plan.volume.as_ref().ok_or_else(none)?;
+    if node_start.is_new_store {
+        volume_store::create(&device.dir)?;
+        belongings.add_volume_store(device.dir.clone(), volume.number.clone());
+        let free = free_space(device)? / u64::from((*sharers).max(1));
+        let capacity = [0, record.plan.capacity.total.unwrap_or(free), 0];
+        check_space(&AgentStart { capacity, ..start.clone() }, device, free)?;
+        let (volume, node) = (volume.number.clone(), start.node.0);
+        StoreLabel { volume, node, capacity }.write(&device.dir)?;
+        return Ok(capacity);
+    }
+    let label = StoreLabel::read(&device.dir, &volume.number, start.node.0)?;
+    belongings.add_volume_store(device.dir.clone(), volume.number.clone());
+    Ok(label.capacity)
 }
 
 /// Returns the default capacity in bytes: half of the free memory, or 4/5 of the free disk space.

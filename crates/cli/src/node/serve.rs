@@ -151,6 +151,9 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     let mut stopping = || order.id.into_iter().for_each(|id| reply(id, AgentReply::Stopping));
     let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
     if let Some(belongings) = belongings {
+        if order.discard {
+            belongings.remove_volume_store();
+        }
         match (&left, order.discard) {
             (Ok(_), true) => belongings.clean_up(&Ok(Undrained::default()), false),
             _ => belongings.clean_up(&left, order.keep),

@@ -8,6 +8,9 @@ use tameike_agent::control::AgentStart;
 pub struct NodeStart {
     /// Parameters of the agent. The node computes its capacity from the plan in the record and `sharers`.
     pub start: AgentStart,
+    /// The store of a volume is new. Otherwise it must be there.
+    #[serde(default)]
+    pub is_new_store: bool,
     /// Number of nodes of the job that share this host's memory or disk.
     pub sharers: u32,
     /// The job's record, with which `exec` on this host finds the other nodes.

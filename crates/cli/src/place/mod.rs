@@ -9,6 +9,8 @@
 //!     mnt/{node-local,shared,cache}     mount points, the same on every node
 //!     node-K/                           node.json, agent.log, commands/
 //! ```
+//!
+//! Records and stores of volumes, which outlive jobs, are elsewhere: [`volume`], [`volume_store`].
 
 pub(crate) mod base;
 pub(crate) mod janitor;
@@ -18,3 +20,5 @@ pub(crate) mod orphans;
 pub mod record;
 pub(crate) mod stores;
 pub(crate) mod tree;
+pub mod volume;
+pub(crate) mod volume_store;

@@ -6,11 +6,13 @@ use crate::settings::JobPlan;
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::NodeRecord;
 use tameike_core::{Errno, Fault, HomeMap, JobId, NodeId, Result};
+use tameike_io::disk::file::sync_directory;
 use tameike_io::os::owned;
 use tameike_io::os::process::{self, ProcessId};
 
@@ -286,18 +288,37 @@ fn numbers(path: &Path) -> Result<(u64, u64)> {
 
 /// Writes a file atomically.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    write_and(path, value, |_| Ok(()))
+}
+
+/// Writes a file atomically and durably.
+pub(super) fn write_durably(path: &Path, value: &impl Serialize) -> Result<()> {
+    write_and(path, value, File::sync_all)?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+fn write_and(
+    path: &Path,
+    value: &impl Serialize,
+    before_rename: impl FnOnce(&File) -> std::io::Result<()>,
+) -> Result<()> {
     let failed = |error| Fault::from_os(format_args!("writing {}", path.display()), &error);
     let text = serde_json::to_vec_pretty(value).map_err(|error| failed(error.into()))?;
     let new = path.with_extension("new");
-    std::fs::write(&new, text).map_err(failed)?;
-    std::fs::rename(&new, path).map_err(failed)
+    let write = || {
+        let mut file = File::create(&new)?;
+        file.write_all(&text)?;
+        before_rename(&file)?;
+        std::fs::rename(&new, path)
+    };
+    write().map_err(failed)
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let failed = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
     let file = match owned::open_regular(path, OFlags::RDONLY, Mode::empty()) {
         Err(fault) if fault.errno == Errno::ENOENT => return Ok(None),
-        opened => std::fs::File::from(opened?),
+        opened => File::from(opened?),
     };
     let text = std::io::read_to_string(file).map_err(failed)?;
     serde_json::from_str(&text).map(Some).map_err(|error| failed(error.into()))

@@ -12,11 +12,21 @@ const HEAD: [&str; 9] =
 /// Prints one job.
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     let behind = status.shared_dir.as_ref().map(|dir| format!(", cache of {}", dir.display()));
-    writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;
+    let what = match &status.volume {
+        Some(volume) => format!("volume {}", volume.name),
+        None => format!("job {}", status.job),
+    };
+    writeln!(out, "{what}: {} nodes{}", status.nodes.len(), behind.unwrap_or_default())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
     table(&rows, [true, false, true, true, true, true, true, false, false], out)?;
     if let Some(replicas) = &status.replicas {
         writeln!(out, "{}", replica_line(replicas))?;
+    }
+    if status.volume.as_ref().is_some_and(|volume| volume.compares_copies) {
+        writeln!(
+            out,
+            "the copies of all data are being compared, as the agents were killed before the start"
+        )?;
     }
     let storms =
         status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);

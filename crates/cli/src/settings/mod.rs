@@ -5,6 +5,7 @@ pub mod capacity;
 pub mod config;
 pub mod hostfile;
 pub(crate) mod size;
+pub mod volume;
 
 use crate::arguments::{DeviceChoice, JobOptions};
 use crate::place::base;
@@ -19,6 +20,7 @@ use tameike_agent::control::{Aggregate, FabricChoice};
 use tameike_core::limits::NODES_MAX;
 use tameike_core::{CoreSet, Errno, Fault, HomeMap, JobId, NodeId, NodeInfo, Result};
 use tameike_io::os::process;
+use volume::VolumeId;
 
 /// Seconds that a drain may take after the request to end the job.
 const GRACE_S: u64 = 20;
@@ -58,6 +60,9 @@ pub struct JobPlan {
     pub nodes: Vec<HostSpec>,
     /// The directory behind the cache view.
     pub shared_dir: Option<PathBuf>,
+    /// The volume that the job serves, if it serves one.
+    #[serde(default)]
+    pub volume: Option<VolumeId>,
     /// Settings of packing.
     #[serde(default)]
     pub aggregate: Aggregate,
@@ -139,6 +144,7 @@ impl JobPlan {
             nodes,
             replicas,
             shared_dir: options.shared.as_deref().map(shared_dir).transpose()?,
+            volume: None,
             aggregate: aggregate(&options),
             capacity: options.capacity.clone().unwrap_or_default(),
             device_root,
@@ -162,7 +168,11 @@ impl JobPlan {
 
     /// Returns the device directory of a node.
     pub fn device_dir(&self, node: u32) -> PathBuf {
-        self.device_root.join(format!("{}{}-{node}", device_prefix(), self.job))
+        let name = match &self.volume {
+            Some(volume) => format!("tameike-volume-{}-{}-{node}", process::user(), volume.name),
+            None => format!("{}{}-{node}", device_prefix(), self.job),
+        };
+        self.device_root.join(name)
     }
 
     /// Returns true if the devices are in memory.

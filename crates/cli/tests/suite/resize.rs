@@ -19,7 +19,10 @@ fn tameike(trial: &Trial, words: &[&str]) -> std::process::Command {
 
 /// The bytes that the nodes of a job have in the job-shared view.
 fn used(trial: &Trial) -> Vec<u64> {
-    let status = json_of(&out(&tameike(trial, &["status", "--json"]).exits(0)));
+    used_on(&json_of(&out(&tameike(trial, &["status", "--json"]).exits(0))))
+}
+
+fn used_on(status: &Value) -> Vec<u64> {
     let nodes = status[0]["running"]["nodes"].as_array().expect("nodes").clone();
     nodes.iter().map(|node| node["status"]["space"][1]["used"].as_u64().expect("bytes")).collect()
 }
@@ -71,6 +74,61 @@ fn data_spreads_over_added_nodes_while_programs_change_files() {
         &["node 2 on localhost has joined the job", "node 3 on localhost has joined the job"],
     );
     println!("{} operations", trial.operations());
+}
+
+/// Programs of others run while nodes are added: fio verifies all that it writes, and git and tar work on many small files. The data is
+/// spread evenly afterwards. S54a. S54b.
+#[test]
+fn fio_git_and_tar_see_no_error_while_nodes_are_added() {
+    let (site, job) = new_job("growfio");
+    let directory = site.plain();
+    let script = format!(
+        r#"cd "$TAMEIKE_SHARED"
+           tameike exec --node 1 -- sh -euc '
+               cd "$TAMEIKE_SHARED"; git init -q work; cd work
+               git config core.trustctime false; git config user.email a@b; git config user.name a
+               round=0
+               while [ ! -e {0}/stop ]; do
+                   round=$((round + 1)); mkdir -p dir-$round
+                   for file in $(seq 60); do echo $round $file > dir-$round/$file; done
+                   git add . && git commit -qm $round
+                   tar cf ../tree.tar . && mkdir ../copy && tar xf ../tree.tar -C ../copy && diff -r . ../copy
+                   rm -r ../copy; touch {0}/worked
+               done
+               git fsck --strict && test -z "$(git status --porcelain)" && test $(git rev-list --count HEAD) = $round' &
+           git=$!
+           while [ ! -e {0}/stop ]; do
+               fio --name=verified --filename=verified --size=192M --rw=randwrite --bsrange=4k-256k --ioengine=psync --end_fsync=1 \
+                   --verify=crc32c --verify_fatal=1 --verify_backlog=64 --minimal > words || {{ cat words; exit 1; }}
+               touch {0}/verified
+           done
+           wait $git
+           tameike exec --node 3 -- sh -euc 'cd "$TAMEIKE_SHARED"; git -C work fsck --strict'"#,
+        directory.display()
+    );
+    let options = ["--job", &job.name, "--replicas", "2", "--memory", "256MiB"];
+    let mut running = Background::start(&mut site.job(2, &options, &script));
+    let done = |name: &str| directory.join(name).exists();
+    wait_for("the programs", || (done("worked") && done("verified") || !running.runs()).then_some(()));
+    let of_job = |words: &[&str]| site.tameike(&[&words[..1], &["--job", &job.name], &words[1..]].concat());
+    let fill = r#"head -c 512M /dev/urandom > "$TAMEIKE_SHARED/filled""#;
+    of_job(&["exec", "--node", "0", "--", "sh", "-euc", fill]).exits(0);
+    let grown = of_job(&["grow", "--local", "2"]).output().expect("it runs");
+    if !running.runs() {
+        unreachable!("the job has ended: {}", shown(&running.output()));
+    }
+    assert_contains(&err(&grown), &["2 nodes added"]);
+    // All programs work with the nodes that were added.
+    for name in ["worked", "verified"] {
+        fs::remove_file(directory.join(name)).expect("it exists");
+    }
+    wait_for("the programs", || (done("worked") && done("verified") || !running.runs()).then_some(()));
+    let used = used_on(&json_of(&out(&of_job(&["status", "--json"]).exits(0))));
+    fs::write(directory.join("stop"), "").expect("written");
+    let output = running.output();
+    assert!(output.status.success(), "{}", shown(&output));
+    let even = used.iter().sum::<u64>() / 4;
+    assert!(used.len() == 4 && used.iter().all(|bytes| bytes.abs_diff(even) < even / 10), "{used:?}");
 }
 
 /// S54a. S54c.

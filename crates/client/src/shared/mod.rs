@@ -124,6 +124,24 @@ impl SharedView {
         opens.filter(|(inode, _)| wanted(self.cluster.inode_home(*inode))).collect()
     }
 
+    /// Sends what programs have written to open files to the homes, durably. Programs may write more meanwhile.
+    ///
+    /// # Errors
+    /// The first fault; other files are flushed all the same.
+    pub async fn flush_all(&self) -> Result<()> {
+        let written: BTreeMap<_, _> = {
+            let handles = self.handles.lock();
+            let written = handles.values().filter(|handle| handle.mode.write);
+            written.map(|handle| (handle.file.inode, handle.file.clone())).collect()
+        };
+        let mut outcome = Ok(());
+        for (inode, file) in written {
+            let flushed = self.flush_file(&file, true).await;
+            outcome = outcome.and(flushed.map_err(|fault| fault.context(format_args!("flushing {inode}"))));
+        }
+        outcome
+    }
+
     fn inode(&self, file: FileNumber) -> InodeId {
         if file == FileNumber::ROOT { self.root } else { InodeId(file.0) }
     }

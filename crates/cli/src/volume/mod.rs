@@ -1,0 +1,122 @@
+//! `tameike volume`: file systems on local disks of several hosts that outlive jobs.
+//!
+//! A volume runs as a background job of its owner (`driver/volume.rs`), whose record and stores outlive it (`place/volume.rs`,
+//! `place/volume_store.rs`). These commands talk to the driver of that job as those of other jobs do (`client`).
+
+pub mod remove;
+mod status;
+
+use crate::arguments::{
+    VolumeAction, VolumeCreateArguments, VolumeGrowArguments, VolumeRestartArguments, VolumeShrinkArguments,
+};
+use crate::client;
+use crate::driver::protocol::ClientRequest;
+use crate::driver::{SupervisedStart, create_volume};
+use crate::place::volume::{VolumeLock, VolumeRecord, VolumeState};
+use crate::report::{self, plural};
+use crate::settings::volume::{VolumeId, VolumeName};
+use crate::settings::{JobPlan, added_nodes, size};
+use std::path::PathBuf;
+use tameike_agent::control::AgentControl;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::random_bytes;
+
+/// Carries out a subcommand. Returns the exit code.
+pub fn volume<A: AgentControl>(action: &VolumeAction) -> u8 {
+    report::exit_code(match action {
+        VolumeAction::Create(arguments) => create::<A>(arguments),
+        VolumeAction::Start(choice) => start(&choice.name),
+        VolumeAction::Stop(choice) => stop(&choice.name),
+        VolumeAction::Status(arguments) => status::status(arguments),
+        VolumeAction::Grow(arguments) => grow(arguments),
+        VolumeAction::Shrink(arguments) => shrink(arguments),
+        VolumeAction::Restart(arguments) => restart(arguments),
+        VolumeAction::Remove(arguments) => remove::remove(arguments),
+    })
+}
+
+fn create<A: AgentControl>(arguments: &VolumeCreateArguments) -> Result<u8> {
+    let name = &arguments.volume.name;
+    let lock = VolumeLock::take(name)?;
+    if VolumeRecord::read(name)?.is_some() {
+        let message =
+            format!("volume {name} exists already: choose another name, or see `tameike volume status`");
+        return Err(Fault::new(Errno::EEXIST, message));
+    }
+    let number: String = random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let volume = VolumeId { name: name.clone(), number };
+    let plan = JobPlan { volume: Some(volume), ..JobPlan::new(&arguments.job_options(), false)? };
+    let nodes = plan.nodes.iter().filter(|node| node.device).count();
+    create_volume::<A>(lock, plan).inspect_err(|_| remove::give_up(name))?;
+    report::say(format_args!(
+        "volume {name}: {nodes} {} created; `tameike volume start {name}` starts it",
+        plural(nodes, "store")
+    ));
+    Ok(0)
+}
+
+fn start(name: &VolumeName) -> Result<u8> {
+    client::supervise(&SupervisedStart::Volume(name.clone()))?;
+    report::say(format_args!("volume {name} runs; `tameike volume mount {name} DIR` attaches to it"));
+    Ok(0)
+}
+
+/// Returns the directory of the job that serves a volume, which must run with its driver on this host.
+fn running(name: &VolumeName) -> Result<PathBuf> {
+    let record = VolumeRecord::find(name)?;
+    VolumeRecord::job_dir(name).ok_or_else(|| match VolumeLock::take(name) {
+        Err(fault) if fault.errno == Errno::EBUSY => Fault::new(
+            Errno::EHOSTDOWN,
+            format!("volume {name} is controlled from {}: run this command there", record.driver_host),
+        ),
+        _ => Fault::new(
+            Errno::EHOSTDOWN,
+            format!("volume {name} does not run; `tameike volume start {name}` starts it"),
+        ),
+    })
+}
+
+fn stop(name: &VolumeName) -> Result<u8> {
+    client::end(&running(name)?, &ClientRequest::Down { verify: false })?;
+    match VolumeRecord::find(name)? {
+        VolumeRecord { state: VolumeState::Stopped, .. } => Ok(0),
+        VolumeRecord { faults, .. } => {
+            let what =
+                if faults.is_empty() { "copies were being compared".to_owned() } else { faults.join("; ") };
+            let message = format!(
+                "volume {name} has stopped, but: {what}. The next start compares the copies of its data"
+            );
+            Err(Fault::io(message))
+        }
+    }
+}
+
+fn grow(arguments: &VolumeGrowArguments) -> Result<u8> {
+    let VolumeGrowArguments { volume, local, hosts, hostfile } = arguments;
+    let nodes = added_nodes(*local, hosts.as_deref(), hostfile.as_deref())?;
+    let count = nodes.len();
+    client::change_nodes(&running(&volume.name)?, &ClientRequest::Grow { nodes })?;
+    report::say(format_args!("{count} {} added", plural(count, "node")));
+    Ok(0)
+}
+
+fn shrink(arguments: &VolumeShrinkArguments) -> Result<u8> {
+    let nodes = arguments.nodes.clone();
+    client::change_nodes(&running(&arguments.volume.name)?, &ClientRequest::Shrink { nodes })?;
+    Ok(0)
+}
+
+fn restart(arguments: &VolumeRestartArguments) -> Result<u8> {
+    let absolute = |program: &PathBuf| std::path::absolute(program);
+    let program = arguments.program.as_ref().map(absolute).transpose();
+    let program = program.map_err(|error| Fault::from_os("finding the program", &error))?;
+    let (nodes, new_store) = (arguments.nodes.clone(), arguments.new_store);
+    let request = ClientRequest::Restart { nodes, program, new_store };
+    client::change_nodes(&running(&arguments.volume.name)?, &request)?;
+    Ok(0)
+}
+
+/// A sum of bytes for a table.
+fn bytes(values: impl Iterator<Item = u64>) -> String {
+    size::show(values.sum())
+}
