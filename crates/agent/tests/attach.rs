@@ -1,5 +1,6 @@
 //! Mounts that other processes hand to an agent: of root, and of a user whom the agent does not trust.
 
+use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -102,7 +103,7 @@ impl Bed {
         let home = self.dir("home");
         let path = self.dir("home/mnt");
         fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("ours");
-        let [how, rest @ ..] = arguments else { panic!("how to mount") };
+        let (how, rest) = arguments.split_first().expect("how to mount");
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", AS_USER, "sh", "/usr/bin/python3", "-c", CLIENT, how]);
         command.arg(self.socket()).arg(&path).args(rest).current_dir(&home);
@@ -124,10 +125,15 @@ impl Bed {
 
     /// Waits until the agent has `count` attachments.
     fn await_count(&self, count: usize) {
-        let is_so = || (self.attachments.count() == count).then_some(());
-        process::ask_until(Duration::from_secs(10), Duration::from_millis(10), is_so)
-            .unwrap_or_else(|| panic!("{} attachments", self.attachments.count()));
+        await_equal(count, || self.attachments.count());
     }
+}
+
+/// Waits until a value is as expected.
+fn await_equal<T: PartialEq + Debug>(expected: T, value: impl Fn() -> T) {
+    let is_so = || (value() == expected).then_some(());
+    let ended = process::ask_until(Duration::from_secs(10), Duration::from_millis(10), is_so);
+    assert!(ended.is_some(), "{:?} and not {expected:?}", value());
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -138,7 +144,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// S54a, S54b.
+/// S56a.
 #[test]
 fn mounts_of_one_agent_see_the_changes_of_each_other() {
     let Some(bed) = bed("two") else { return };
@@ -172,7 +178,7 @@ fn mounts_of_one_agent_see_the_changes_of_each_other() {
     bed.await_count(0);
 }
 
-/// S54b.
+/// S56b.
 #[test]
 fn a_lock_shows_what_another_mount_wrote_under_it() {
     let Some(bed) = bed("locks") else { return };
@@ -201,7 +207,7 @@ fn private(path: &Path, content: &str) {
     file.write_all(content.as_bytes()).expect("written");
 }
 
-/// S54c, S54d.
+/// S56c. S56d.
 #[test]
 fn permissions_of_another_user_do_not_depend_on_the_options_of_the_mount() {
     let Some(bed) = bed("user") else { return };
@@ -249,7 +255,7 @@ os.open(root + '/last', os.O_CREAT | os.O_RDWR)
     bed.await_count(1);
 }
 
-/// S54d. In its namespace, the user seems to own the files of user 4242: the kernel permits everything.
+/// S56c. In its namespace, the user seems to own the files of user 4242: the kernel permits everything.
 #[test]
 fn a_user_namespace_gives_no_access_to_files_of_others() {
     let Some(bed) = bed("mapped") else { return };
@@ -281,7 +287,7 @@ os.chdir('/')
     assert_eq!((own.uid(), own.gid(), own.len()), (USER, USER, 3));
 }
 
-/// S54d. The user answers requests of the kernel in place of the agent, with the numbers of files and handles of others.
+/// S56c. The user answers requests of the kernel in place of the agent, with the numbers of files and handles of others.
 #[test]
 fn forged_numbers_of_files_and_handles_are_refused() {
     let Some(bed) = bed("forger") else { return };
@@ -331,7 +337,7 @@ os._exit(0)
     assert_eq!(text, "hidden");
 }
 
-/// S54e.
+/// S56e.
 #[test]
 fn a_socket_of_another_user_is_not_the_agents() {
     if process::user() != 0 {
@@ -393,13 +399,10 @@ fn await_threads(count: usize) {
         let tasks = fs::read_dir("/proc/self/task").expect("there").flatten();
         tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).filter(of_mount).count()
     };
-    process::ask_until(Duration::from_secs(10), Duration::from_millis(10), || {
-        (running() == 5 * count).then_some(())
-    })
-    .unwrap_or_else(|| panic!("{} threads", running()));
+    await_equal(5 * count, running);
 }
 
-/// S54f.
+/// S56f.
 #[test]
 fn a_killed_client_leaves_neither_files_nor_locks_nor_threads() {
     let Some(bed) = bed("killed") else { return };
@@ -432,11 +435,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     await_threads(1);
     File::open(home.join("locked")).expect("there").try_lock().expect("released with its owner");
     locked.unlock().expect("locked");
-    File::open(home.join("waited")).expect("there").try_lock().expect("nobody waits any more");
+    File::open(home.join("waited")).expect("there").try_lock().expect("no program waits any longer");
     fs::remove_file(home.join("locked")).expect("removed");
     let used = || bed.agent.status().expect("joined").space[View::JobShared.index()].used;
-    process::ask_until(Duration::from_secs(10), Duration::from_millis(50), || {
-        (used() < 1 << 20).then_some(())
-    })
-    .unwrap_or_else(|| panic!("{} bytes of a removed file", used()));
+    await_equal(true, || used() < 1 << 20);
 }

@@ -11,7 +11,7 @@ use crate::fuse::{self, FuseFrontend, Serving, THREADS_PER_VIEW};
 use crate::views::Views;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -93,9 +93,12 @@ impl Attachments {
     /// # Errors
     /// `EADDRINUSE` if another process has the socket of this agent.
     pub fn listen(runtime: &Runtime, views: &Arc<Views>, address: NodeAddress) -> Result<Self> {
-        let doing = || format!("creating the socket {} for mounts", address.socket_name());
-        let socket = UnixListener::bind_addr(&address.socket_address()?)
-            .map_err(|error| Fault::from_os(doing(), &error))?;
+        let socket = UnixListener::bind_addr(&address.socket_address()?).map_err(|error| {
+            let name = address.socket_name();
+            let fault = Fault::from_os(format_args!("creating the socket {name} for mounts"), &error);
+            let hint = format!("{fault}; `ss -lxp src @{name}` shows the process that has it");
+            if error.kind() == ErrorKind::AddrInUse { Fault::new(fault.errno, hint) } else { fault }
+        })?;
         let listener = Arc::new(Listener {
             runtime: runtime.clone(),
             views: views.clone(),

@@ -20,7 +20,7 @@ enum Trust {
     Root,
     /// The user who runs the agent, and could read its store as well: the kernel's checks count.
     Owner,
-    /// Nothing.
+    /// Nothing: the agent checks each request.
     Checked,
 }
 

@@ -15,7 +15,7 @@ use tameike_core::{Fault, Result};
 
 /// Number of the option in `asm-generic/socket.h`.
 const SO_PEERPIDFD: libc::c_int = 77;
-/// Likewise.
+/// Number of the option in `asm-generic/socket.h`.
 const SO_PEERGROUPS: libc::c_int = 59;
 /// Supplementary groups for which a first call has space.
 const GROUPS_EXPECTED: usize = 64;
