@@ -1,6 +1,7 @@
 //! Implements [`AgentControl`]: the process-level agent, built from a store, a fabric, a node and frontends.
 
 use crate::assembly::{self, Parts, StoreParts};
+use crate::attach::{Attachments, NodeAddress, VolumeName};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, LeaseAnswer, LeaseMessage, PROGRESS_INTERVAL,
     Progress, StartInput, Undrained, ViewFrontend,
@@ -21,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
-use tameike_core::wire::admin::{CopyReport, NodeStatus, Warmed};
+use tameike_core::wire::admin::{CopyReport, Counter, NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{Cluster, Errno, Fault, HomeMap, NodeId, NodeInfo, Result, View};
 use tameike_fabric::ofi::OfiConfig;
@@ -56,6 +57,8 @@ pub struct Agent {
     ring_path: Option<PathBuf>,
     ring: OnceLock<Ring>,
     packing: OnceLock<Packing>,
+    /// Mounts of programs, in [`AgentMode::Volume`].
+    attachments: OnceLock<Attachments>,
 }
 
 impl Agent {
@@ -121,6 +124,25 @@ impl Agent {
     /// Returns the coordinator of cached files, if the agent has joined its job and the node has a device.
     fn coordinator(&self) -> Option<Arc<CacheService>> {
         Some(self.node().ok()?.services()?.cache.clone())
+    }
+
+    /// Accepts mounts of the job-shared view that other processes make. The agent has joined its job.
+    ///
+    /// # Errors
+    /// See [`Attachments::listen`].
+    pub fn accept_mounts(&self, address: NodeAddress) -> Result<Attachments> {
+        Attachments::listen(self.system.runtime(), self.node()?.views(), address)
+    }
+
+    /// Serves the programs of this host that attach to the volume, in [`AgentMode::Volume`].
+    fn open_volume(&self) -> Result<()> {
+        let Some(name) = self.start.volume.clone().filter(|_| self.start.mode == AgentMode::Volume) else {
+            return Ok(());
+        };
+        let volume = VolumeName { owner: process::user(), name };
+        let attachments = self.accept_mounts(NodeAddress { volume, node: self.start.node.0 })?;
+        let _ = self.attachments.set(attachments);
+        Ok(())
     }
 
     /// Brings what programs have written to a volume to all replicas, durably.
@@ -229,7 +251,7 @@ impl AgentControl for Agent {
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
-        let (node, cluster, ring, packing) = Default::default();
+        let (node, cluster, ring, packing, attachments) = Default::default();
         let mounts = Mutex::new(mounts);
         Ok(Self {
             start,
@@ -246,6 +268,7 @@ impl AgentControl for Agent {
             ring_path,
             ring,
             packing,
+            attachments,
         })
     }
 
@@ -295,7 +318,7 @@ impl AgentControl for Agent {
         let served = served.map(|mount| (mount.view, mount.path.clone())).collect();
         mounts.into_iter().try_for_each(|mount| views.serve(mount, self.start.coherent_mmap))?;
         self.open_ring(&views, served);
-        Ok(())
+        self.open_volume()
     }
 
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
@@ -351,6 +374,8 @@ impl AgentControl for Agent {
         status.storms = packing::storms(&self.packing);
         status.counters.extend(self.fabric.counters());
         status.counters.extend(self.ring.get().map(Ring::counters).unwrap_or_default());
+        let attachments = self.attachments.get().map(|attachments| attachments.count() as u64);
+        status.counters.extend(attachments.map(|count| Counter::new("attachments", count)));
         Ok(status)
     }
 
@@ -407,6 +432,9 @@ impl AgentControl for Agent {
     }
 
     fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
+        if let Some(attachments) = self.attachments.get() {
+            attachments.stop();
+        }
         if let Some(ring) = self.ring.get() {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }

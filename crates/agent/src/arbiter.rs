@@ -18,7 +18,7 @@ use crate::kernel_cache::KernelCache;
 use crate::ring::ShownView;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, has_setid};
@@ -29,7 +29,7 @@ use tameike_io::Runtime;
 /// Directories whose attributes the kernel may cache at a time.
 const CACHED_MAX: usize = 1 << 12;
 /// Time after a reply during which the kernel may show its attributes: their lifetime, and as much for the reply in flight.
-const ATTRIBUTES_LINGER: Duration = DIRECTORY_LIFETIME.saturating_mul(2);
+pub(crate) const ATTRIBUTES_LINGER: Duration = DIRECTORY_LIFETIME.saturating_mul(2);
 /// Prefix of names by which the ring hands files over to the kernel.
 const HANDOVER_PREFIX: &[u8] = b".tameike-";
 
@@ -50,6 +50,8 @@ struct State {
 pub(crate) struct Arbiter {
     runtime: Runtime,
     is_unchanging: bool,
+    /// Mounts of this node that show the view, if there may be several.
+    mounts: Option<Arc<AtomicUsize>>,
     kernel: KernelCache,
     state: Mutex<State>,
     /// Counts changes of names through the ring.
@@ -83,15 +85,30 @@ impl State {
 impl Arbiter {
     /// Creates the arbiter of a view, which never changes if it `is_unchanging`.
     pub(crate) fn new(runtime: Runtime, is_unchanging: bool) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with_mounts(runtime, is_unchanging, None))
+    }
+
+    /// Creates the arbiter of one of several mounts of a view, which are counted in `mounts`. No ring serves the view.
+    pub(crate) fn of_one_mount(runtime: Runtime, mounts: Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self::with_mounts(runtime, false, Some(mounts)))
+    }
+
+    fn with_mounts(runtime: Runtime, is_unchanging: bool, mounts: Option<Arc<AtomicUsize>>) -> Self {
+        Self {
             runtime,
             is_unchanging,
+            mounts,
             kernel: KernelCache::default(),
             state: Mutex::default(),
             changes: AtomicU64::new(0),
             directories: AtomicU64::new(0),
             shown: OnceLock::new(),
-        })
+        }
+    }
+
+    /// Returns whether no other mount of this node changes directories. Homes wait for the kernels of other nodes only.
+    pub(crate) fn is_only_mount(&self) -> bool {
+        self.mounts.as_ref().is_none_or(|mounts| mounts.load(Ordering::SeqCst) <= 1)
     }
 
     pub(crate) fn is_unchanging(&self) -> bool {

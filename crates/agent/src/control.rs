@@ -317,6 +317,9 @@ pub struct NodeRecord {
     pub isolation: Isolation,
     /// Mount points by view, as programs on the node see them.
     pub mounts: Vec<(View, PathBuf)>,
+    /// Mount point of the volume that the job uses, as programs on the node see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<PathBuf>,
 }
 
 /// Isolation of a node's mounts from other processes of the host.

@@ -6,6 +6,7 @@
 mod agent;
 mod arbiter;
 pub mod assembly;
+pub mod attach;
 pub mod authority;
 pub mod check;
 pub mod control;

@@ -338,6 +338,21 @@ impl Views {
         }
     }
 
+    /// Creates a frontend of the job-shared view for one of several mounts. `view` shows it to the programs of the mount.
+    pub(crate) fn mount_frontend<V: Vfs>(
+        &self,
+        view: Arc<V>,
+        (arbiter, blocked_max): (Arc<Arbiter>, usize),
+    ) -> FuseFrontend<V> {
+        let tasks = self.tasks(View::JobShared, blocked_max);
+        FuseFrontend::new(tasks, view, self.shared_backlog.clone(), arbiter)
+    }
+
+    /// Number of frames of the job-shared view.
+    pub(crate) fn frames(&self) -> u32 {
+        self.frames.share()
+    }
+
     fn serve_view<V: Vfs>(&self, view: &Arc<V>, mount: FuseMount, coherent_mmap: bool) -> Result<()> {
         let tasks = self.tasks(mount.view, fuse::THREADS_BLOCKED_MAX);
         let (backlog, arbiter) =

@@ -227,6 +227,10 @@ pub trait Locking: Send + Sync + 'static {
     fn locked_inode(&self, _handle: HandleNumber) -> Result<InodeId> {
         Err(Errno::EOPNOTSUPP.into())
     }
+    /// Whether the programs of the view are gone, so that no request may wait for a lock any longer.
+    fn is_over(&self) -> bool {
+        false
+    }
     /// Sends this node's writes to their homes, so that the next lock owner reads them.
     fn publish(&self, _handle: HandleNumber) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))

@@ -24,6 +24,7 @@ const CLONE: libc::c_ulong = 0x8004_e500;
 const INVALIDATE_INODE: i32 = 2;
 
 /// An open device of a mount.
+#[derive(Clone)]
 pub(super) struct Device(Arc<OwnedFd>);
 
 /// Sends notifications to the kernel.
@@ -60,6 +61,12 @@ impl Device {
     /// Sends the reply to a request.
     pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
         Sender::new(self.0.clone()).answer(unique, error, bytes);
+    }
+
+    /// As [`Self::answer`], without an error. Fails if the kernel does not wait for this reply.
+    pub(super) fn send(&self, unique: u64, bytes: &[u8]) -> io::Result<()> {
+        let header = abi::out_header(OUT_HEADER_SIZE + bytes.len(), 0, unique);
+        Sender::new(self.0.clone()).write(&header, bytes)
     }
 
     /// Reads the next request; `None` after the unmount.

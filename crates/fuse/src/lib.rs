@@ -76,7 +76,8 @@ impl Session {
     /// Answers the kernel's INIT request, which waits at the open device of a new mount.
     ///
     /// # Errors
-    /// The file system was unmounted, or the kernel's protocol version is not supported.
+    /// The file system was unmounted, the kernel's protocol version is not supported, or the kernel does not accept the answer, because another
+    /// process has given one.
     pub fn start(device: OwnedFd, settings: Settings) -> Result<Self> {
         let device = Device::new(device);
         let Settings { init, threads, rings: frames } = settings;
@@ -101,6 +102,10 @@ impl Session {
                 let message = format!("the kernel supports only FUSE {}.{}", offer.major, offer.minor);
                 return Err(Fault::new(Errno::EPROTO, message));
             }
+            if init.checks_permissions && !offer.offers_permission_checks() {
+                device.answer(header.unique, libc_errno(Errno::EPROTO), &[]);
+                return Err(Fault::new(Errno::EPROTO, "the kernel cannot check permissions for this mount"));
+            }
             let frames = frames.filter(|_| offer.offers_rings());
             let rings = frames.and_then(|frames| {
                 let rings = Rings::new(&device, request_size, &frames);
@@ -109,7 +114,9 @@ impl Session {
                     .ok()
             });
             let negotiated = offer.negotiate(init, rings.is_some());
-            device.answer(header.unique, 0, &negotiated.encode());
+            device.send(header.unique, &negotiated.encode()).map_err(|error| {
+                Fault::from_os("answering the first request of a mount, which only its server may do", &error)
+            })?;
             return Ok(Self { device, rings, negotiated, request_size, threads });
         }
     }
@@ -132,11 +139,10 @@ impl Session {
         let mut threads = Vec::new();
         for number in 1..self.threads {
             let service = service.clone();
-            let another = self.device.another().map_err(failed).and_then(|device| {
-                let job = move || device.serve(&*service, request_size, has_writes);
-                process::start_thread(&format!("tameike-fuse-{number}"), job)
-            });
-            match another {
+            // A user may serve a mount without access to the device file. Then all threads share one request queue.
+            let device = self.device.another().unwrap_or_else(|_| self.device.clone());
+            let job = move || device.serve(&*service, request_size, has_writes);
+            match process::start_thread(&format!("tameike-fuse-{number}"), job) {
                 Ok(thread) => threads.push(thread),
                 // The kernel already waits for the queues, so continue with fewer threads, or with this one alone.
                 Err(fault) => log::warn!("fewer threads serve a view: {fault}"),

@@ -237,6 +237,7 @@ fn node() -> NodeRecord {
         pid_start: 3,
         isolation: Isolation::UserNamespace,
         mounts: vec![(View::Cache, PathBuf::from("/mnt"))],
+        volume: None,
     }
 }
 

@@ -15,7 +15,7 @@ use tameike_fuse::abi::{Lifetimes, Space, open_flag};
 fn name_lifetime(arbiter: &Arbiter, kind: FileKind) -> Duration {
     match kind {
         _ if arbiter.is_unchanging() => UNCHANGING_LIFETIME,
-        FileKind::Directory => ATTRIBUTE_LIFETIME,
+        FileKind::Directory if arbiter.is_only_mount() => ATTRIBUTE_LIFETIME,
         _ => NAME_LIFETIME,
     }
 }
@@ -25,7 +25,8 @@ fn attribute_lifetime(arbiter: &Arbiter, file: FileNumber, attr: &Attr, changes:
     if arbiter.is_unchanging() {
         return UNCHANGING_LIFETIME;
     }
-    let may_keep = attr.kind != FileKind::Directory || arbiter.may_cache_attributes(file, changes);
+    let may_keep = attr.kind != FileKind::Directory
+        || (arbiter.is_only_mount() && arbiter.may_cache_attributes(file, changes));
     if may_keep { ATTRIBUTE_LIFETIME } else { Duration::ZERO }
 }
 

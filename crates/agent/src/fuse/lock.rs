@@ -57,8 +57,10 @@ pub(super) struct SetLock<V> {
     pub vfs: Arc<V>,
     pub kernel: KernelCache,
     pub file: FileNumber,
-    /// Thread whose signals end a wait, if the request may wait.
-    pub waits: Option<u32>,
+    /// The request may wait.
+    pub waits: bool,
+    /// Thread whose signals end a wait; `None` if it cannot be seen here.
+    pub thread: Option<u32>,
 }
 
 impl<V: Vfs> SetLock<V> {
@@ -66,16 +68,20 @@ impl<V: Vfs> SetLock<V> {
         self.set(HandleNumber(wanted.handle), call(&wanted)?).await
     }
 
+    fn must_end(&self) -> bool {
+        self.vfs.is_over() || self.thread.is_some_and(is_interrupted)
+    }
+
     async fn set(&self, handle: HandleNumber, call: LockCall) -> Result<()> {
         let Some(locks) = self.vfs.locks() else { return Err(Errno::EOPNOTSUPP.into()) };
         let ticket = locks.ticket();
-        let mut set = pin!(lock_calls::set(&*self.vfs, handle, call, (ticket, self.waits.is_some())));
+        let mut set = pin!(lock_calls::set(&*self.vfs, handle, call, (ticket, self.waits)));
         let stale = loop {
             match select(set, self.runtime.sleep(SIGNAL_INTERVAL)).await {
                 Either::Left((done, _)) => break done?,
                 Either::Right(((), waiting)) => set = waiting,
             }
-            if self.waits.is_some_and(is_interrupted) {
+            if self.waits && self.must_end() {
                 match select(set, pin!(locks.interrupt(ticket))).await {
                     Either::Left((done, _)) => break done?,
                     Either::Right(((), waiting)) => set = waiting,

@@ -34,6 +34,7 @@ pub use state::FuseFrontend;
 pub use tasks::Tasks;
 
 pub(crate) use convert::open_mode;
+pub(crate) use tasks::InFlight;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -51,7 +52,7 @@ const NAME_LIFETIME: Duration = Duration::ZERO;
 /// Time for which the kernel caches names and attributes of a view that never changes.
 const UNCHANGING_LIFETIME: Duration = Duration::from_secs(86_400);
 /// Threads that read requests of one view.
-const THREADS_PER_VIEW: usize = 4;
+pub(crate) const THREADS_PER_VIEW: usize = 4;
 /// Of these, the number that calls to the file system behind the view may block; the others continue to read requests.
 pub(crate) const THREADS_BLOCKED_MAX: usize = THREADS_PER_VIEW / 2;
 /// Largest read and write request, and the kernel's readahead, in bytes.
@@ -59,11 +60,29 @@ const REQUEST_SIZE_MAX: u32 = 1 << 20;
 
 /// Serves a mounted view until it is unmounted. Blocks. Uses io_uring with frames of `rings`, if given and available.
 pub fn serve<V: Vfs>(frontend: FuseFrontend<V>, fuse: OwnedFd, rings: Option<Pool>) -> Result<()> {
-    let init = Init { request_size: REQUEST_SIZE_MAX, keeps_locks: frontend.vfs.locks().is_some() };
-    let session = Session::start(fuse, Settings { init, threads: THREADS_PER_VIEW, rings })?;
+    begin(&frontend, fuse, Serving { threads: THREADS_PER_VIEW, rings, checks_permissions: false })?
+        .run(frontend)
+}
+
+/// How a mount is served.
+pub(crate) struct Serving {
+    /// Threads that read requests.
+    pub threads: usize,
+    /// Frames for io_uring; `None` if requests shall arrive through the device.
+    pub rings: Option<Pool>,
+    /// Another user may have mounted without `default_permissions`: the kernel must check permissions all the same.
+    pub checks_permissions: bool,
+}
+
+/// Answers the first request of a mount. [`Session::run`] then serves the others.
+pub(crate) fn begin<V: Vfs>(frontend: &FuseFrontend<V>, fuse: OwnedFd, serving: Serving) -> Result<Session> {
+    let Serving { threads, rings, checks_permissions } = serving;
+    let keeps_locks = frontend.vfs.locks().is_some();
+    let init = Init { request_size: REQUEST_SIZE_MAX, keeps_locks, checks_permissions };
+    let session = Session::start(fuse, Settings { init, threads, rings })?;
     frontend.set_maps_direct(session.maps_direct());
     frontend.arbiter.kernel().attach(session.notifier())?;
-    session.run(frontend)
+    Ok(session)
 }
 
 /// `keeps_locks`: the view implements locks, and needs a flush at every close, which releases them.

@@ -182,10 +182,10 @@ impl<V: Vfs> FuseFrontend<V> {
 
     fn set_lock(&self, caller: Caller, file: FileNumber, (lock, sleep): (LockRequest, bool), reply: Reply) {
         let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
-        let waits = sleep.then_some(caller.thread);
-        let set = SetLock { runtime, vfs, kernel, file, waits };
+        let thread = self.sees_threads.then_some(caller.thread);
+        let set = SetLock { runtime, vfs, kernel, file, waits: sleep, thread };
         // It may wait long for another program, which must not delay background work.
-        self.tasks.runtime().spawn(async move { answer_done(reply, set.run(lock).await) });
+        self.tasks.spawn_in_background(async move { answer_done(reply, set.run(lock).await) });
     }
 
     fn fsync(&self, file: FileNumber, open: HandleNumber, reply: Reply) {

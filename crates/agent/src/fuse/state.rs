@@ -5,7 +5,7 @@ use super::answer::{answer_done, answer_entry};
 use super::directories::Directories;
 use super::open_ahead::OpenAhead;
 use super::recent_lookups::RecentLookups;
-use super::tasks::Tasks;
+use super::tasks::{InFlight, Tasks};
 use crate::arbiter::Arbiter;
 use crate::kernel_cache::KernelCache;
 use futures_util::FutureExt;
@@ -32,6 +32,8 @@ pub struct FuseFrontend<V> {
     pub(super) reported_sizes: Arc<ReportedSizes>,
     /// Writes through handles that allow mappings use the page cache.
     pub(crate) coherent_mmap: bool,
+    /// The kernel's thread numbers are those of this process's PID namespace.
+    pub(crate) sees_threads: bool,
 }
 
 impl<V: Vfs> FuseFrontend<V> {
@@ -49,7 +51,13 @@ impl<V: Vfs> FuseFrontend<V> {
             directories,
             reported_sizes,
             coherent_mmap: false,
+            sees_threads: true,
         }
+    }
+
+    /// Counts requests from now on.
+    pub(crate) fn count_requests(&mut self) -> Arc<InFlight> {
+        self.tasks.count()
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {

@@ -2,6 +2,7 @@
 
 use crate::settings::capacity::Capacity;
 use crate::settings::size;
+use crate::settings::volume::OwnedVolume;
 use clap::Args;
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -29,6 +30,9 @@ pub struct JobOptions {
     /// Directory of the shared file system behind the cache view; without it there is no cache view
     #[arg(long, value_name = "DIR", help_heading = "Views")]
     pub shared: Option<PathBuf>,
+    /// Also mount the volume NAME of this user, or of OWNER, at $TAMEIKE_VOLUME on each node. An agent of the volume runs on each host
+    #[arg(long, value_name = "[OWNER:]NAME", help_heading = "Views")]
+    pub volume: Option<OwnedVolume>,
     /// Which new files of the cache view are packed in a container of the shared directory: all (`on`), those of directories
     /// in which many files are created within seconds (`auto`), or none (`off`). `tameike layout set --aggregate` sets it for a
     /// directory [default: off; without a value: on]
@@ -150,6 +154,7 @@ output, signals and exit code. These variables name the views:
   TAMEIKE_SHARED      the tree that all nodes of the job share
   TAMEIKE_NODE_LOCAL  the node's own tree
   TAMEIKE_CACHE       the tree of --shared DIR (only with --shared)
+  TAMEIKE_VOLUME      the tree of --volume NAME (only with --volume)
   TAMEIKE_JOB         the job's name
   TAMEIKE_NODE        the node's number (here 0)
   TAMEIKE_NODES       how many nodes there are

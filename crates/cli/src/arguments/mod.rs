@@ -14,8 +14,8 @@ pub use aggregate::{
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
 pub use volume::{
-    VolumeAction, VolumeCreateArguments, VolumeGrowArguments, VolumeRemoveArguments, VolumeRestartArguments,
-    VolumeShrinkArguments, VolumeStatusArguments,
+    VolumeAction, VolumeCreateArguments, VolumeGrowArguments, VolumeMountArguments, VolumeRemoveArguments,
+    VolumeRestartArguments, VolumeShrinkArguments, VolumeStatusArguments, VolumeUnmountArguments,
 };
 
 use crate::exit;

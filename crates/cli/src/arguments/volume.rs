@@ -4,7 +4,7 @@ use super::JobOptions;
 use super::job::DeviceChoice;
 use crate::settings::capacity::Capacity;
 use crate::settings::size;
-use crate::settings::volume::VolumeName;
+use crate::settings::volume::{OwnedVolume, VolumeName};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 use tameike_agent::control::FabricChoice;
@@ -29,6 +29,11 @@ pub enum VolumeAction {
     Shrink(VolumeShrinkArguments),
     /// Restart the agents of nodes, one after another, to run a new version of tameike, or after they have failed
     Restart(VolumeRestartArguments),
+    /// Mount a running volume on this host, for your programs
+    #[command(after_long_help = MOUNT_LONG_HELP)]
+    Mount(VolumeMountArguments),
+    /// Unmount a volume on this host
+    Unmount(VolumeUnmountArguments),
     /// Remove a stopped volume with all its data
     Remove(VolumeRemoveArguments),
 }
@@ -162,6 +167,39 @@ pub struct VolumeRemoveArguments {
     #[arg(long)]
     pub force: bool,
 }
+
+/// `tameike volume mount`
+#[derive(Debug, Args)]
+pub struct VolumeMountArguments {
+    /// The volume, of which an agent runs on this host: NAME of this user, or OWNER:NAME of another one
+    #[arg(value_name = "[OWNER:]NAME")]
+    pub volume: OwnedVolume,
+    /// The directory on which to mount it
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
+
+/// `tameike volume unmount`
+#[derive(Debug, Args)]
+pub struct VolumeUnmountArguments {
+    /// The directory on which the volume is mounted
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+}
+
+const MOUNT_LONG_HELP: &str = "\
+The agent of the volume on this host serves the mount, until it is unmounted. When
+that agent stops or fails, calls on the mount fail with ENOTCONN: unmount it, and
+mount the volume again.
+
+Only you can enter the mount (all users, if root mounts). The permissions of files
+decide what you may read and change; the owner of a new volume has to give others a
+directory: chmod 1777 DIR.
+
+Examples:
+  tameike volume mount data /tmp/data
+  tameike volume mount alice:data /tmp/data     the volume of another user
+  tameike volume unmount /tmp/data";
 
 const CREATE_LONG_HELP: &str = "\
 A volume is a file system on local disks of several hosts that outlives jobs. Its

@@ -22,10 +22,11 @@ fn rows(choice: &JobChoice) -> Result<Vec<[String; 5]>> {
     let mut rows = vec![head.map(str::to_owned)];
     for node in &record.nodes {
         let host = &record.plan.nodes[node.node.0 as usize].host;
-        for (view, path) in &node.mounts {
+        let views = node.mounts.iter().map(|(view, path)| (view.as_str(), path));
+        for (name, path) in views.chain(node.volume.iter().map(|path| ("volume", path))) {
             let outside = outside(node, path).display().to_string();
             let inside = path.display().to_string();
-            rows.push([node.node.0.to_string(), host.clone(), view.as_str().to_owned(), inside, outside]);
+            rows.push([node.node.0.to_string(), host.clone(), name.to_owned(), inside, outside]);
         }
     }
     Ok(rows)

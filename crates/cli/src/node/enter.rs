@@ -31,6 +31,9 @@ pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
 /// Variable with the number of the node.
 pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
 
+/// Variable with the mount point of the volume that the job uses.
+const VOLUME_VARIABLE: &str = "TAMEIKE_VOLUME";
+
 /// Extension of a file of variables.
 const VARIABLES: &str = "variables";
 
@@ -108,6 +111,7 @@ pub fn variables(state: &NodeState, job_dir: &Path) -> Vec<(&'static str, OsStri
         ("TAMEIKE_NODES", state.node_count.to_string().into()),
     ];
     variables.extend(state.record.mounts.iter().map(|(view, path)| (view.variable(), path.into())));
+    variables.extend(state.record.volume.iter().map(|path| (VOLUME_VARIABLE, path.into())));
     variables
 }
 

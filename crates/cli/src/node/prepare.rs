@@ -10,10 +10,13 @@ use crate::place::mount_points::MountPoint;
 use crate::place::record::{DeviceOwner, NodeState, boot_id};
 use crate::place::volume_store::{self, StoreLabel};
 use crate::place::{orphans, stores};
+use crate::settings::volume::OwnedVolume;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use tameike_agent::attach::Connection;
 use tameike_agent::control::{
     AgentControl, AgentMode, AgentStart, DeviceStart, Isolation, NodeRecord, StartInput, ViewFrontend,
 };
@@ -71,6 +74,7 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             pid_start: process.start,
             isolation: Isolation::None,
             mounts: Vec::new(),
+            volume: None,
         },
         node_count: node_start.record.plan.nodes.len() as u32,
         // The store of a volume is none of the job's leftovers.
@@ -100,7 +104,10 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     let mut frontends = Vec::new();
     if start.mode == AgentMode::Serve {
         check_shared(start.shared_dir.as_deref())?;
-        (state.record.isolation, frontends) = mount_views(&start, &job_dir, belongings)?;
+        let attached = node_start.record.plan.attached.as_ref();
+        let mounts = Mounts::make(&start, &job_dir, attached, belongings)?;
+        frontends = mounts.frontends;
+        (state.record.isolation, state.record.volume) = (mounts.isolation, mounts.volume);
         state.record.mounts =
             frontends.iter().map(|frontend| (frontend.view, frontend.path.clone())).collect();
         state.write(&job_dir)?;
@@ -211,46 +218,81 @@ fn check_shared(dir: Option<&Path>) -> Result<()> {
     })
 }
 
-/// Mounts the views, in new namespaces if possible.
-fn mount_views(
-    start: &AgentStart,
-    job_dir: &Path,
-    belongings: &mut Belongings,
-) -> Result<(Isolation, Vec<ViewFrontend>)> {
-    let (isolation, why) = match probe::in_child()?.usable() {
-        Ok(_) => (probe::isolation_of(namespace::isolate()?), String::new()),
-        Err(why) => {
-            log::info!("namespaces are not available, mounting with {}: {why}", mount::FUSE_HELPER);
-            (Isolation::None, why)
+/// The mounts of a node.
+struct Mounts {
+    isolation: Isolation,
+    /// Why namespaces are not available, if they are not.
+    why: String,
+    frontends: Vec<ViewFrontend>,
+    volume: Option<PathBuf>,
+}
+
+impl Mounts {
+    /// Mounts the views, in new namespaces if possible, and a volume.
+    fn make(
+        start: &AgentStart,
+        job_dir: &Path,
+        attached: Option<&OwnedVolume>,
+        belongings: &mut Belongings,
+    ) -> Result<Self> {
+        let probed = probe::in_child()?;
+        // In a user namespace, the owner of the volume may have no number.
+        let connect = |volume: &OwnedVolume| Connection::open(&volume.for_agent(), start.node.0 as usize);
+        let connection = attached.map(connect).transpose()?;
+        let (isolation, why) = match probed.usable() {
+            Ok(_) => (probe::isolation_of(namespace::isolate()?), String::new()),
+            Err(why) => {
+                log::info!("namespaces are not available, mounting with {}: {why}", mount::FUSE_HELPER);
+                (Isolation::None, why)
+            }
+        };
+        let mut mounts = Self { isolation, why, frontends: Vec::new(), volume: None };
+        let apart = (isolation == Isolation::None).then_some(start.node.0);
+        for view in View::ALL.into_iter().filter(|&view| view != View::Cache || start.shared_dir.is_some()) {
+            let path = base::mount_point(job_dir, view, apart);
+            let source = format!("tameike:{}:{}", start.job, view.as_str());
+            let memory = is_in_memory(start, view).then_some(start.capacity[view.index()]);
+            let fuse = mounts.mount(&source, &path, memory, belongings)?;
+            mounts.frontends.push(ViewFrontend { view, fuse, path });
         }
-    };
-    let apart = (isolation == Isolation::None).then_some(start.node.0);
-    let views = View::ALL.into_iter().filter(|&view| view != View::Cache || start.shared_dir.is_some());
-    let mut frontends = Vec::new();
-    for view in views {
-        let path: PathBuf = base::mount_point(job_dir, view, apart);
+        if let (Some(volume), Some(connection)) = (attached, connection) {
+            let path = base::volume_mount_point(job_dir, apart);
+            if let Some(fuse) = mounts.mount(&volume.source(), &path, None, belongings)? {
+                connection.attach(fuse)?;
+            }
+            mounts.volume = Some(path);
+        }
+        Ok(mounts)
+    }
+
+    /// Mounts FUSE, or a file system of `memory` bytes if namespaces hide it.
+    fn mount(
+        &self,
+        source: &str,
+        path: &Path,
+        memory: Option<u64>,
+        belongings: &mut Belongings,
+    ) -> Result<Option<OwnedFd>> {
+        let is_apart = self.isolation == Isolation::None;
         let mount_point = {
             let _lock = belongings.base().lock()?;
-            MountPoint::make(&path, apart.is_none())?
+            MountPoint::make(path, !is_apart)?
         };
-        let source = format!("tameike:{}:{}", start.job, view.as_str());
-        let fuse = match isolation {
-            Isolation::None => Some(mount::mount_fuse_by_helper(&source, &path, false).map_err(|fault| {
+        let fuse = match (is_apart, memory) {
+            (true, _) => Some(mount::mount_fuse_by_helper(source, path, false).map_err(|fault| {
+                let why = &self.why;
                 let message = format!("{fault}, and namespaces are not available either ({why})");
                 Fault::new(fault.errno, format!("{message}; `tameike doctor` prints how to fix it"))
             })?),
-            Isolation::MountNamespace | Isolation::UserNamespace if is_in_memory(start, view) => {
-                mount::mount_memory(&source, &path, start.capacity[view.index()])?;
+            (false, Some(size)) => {
+                mount::mount_memory(source, path, size)?;
                 None
             }
-            Isolation::MountNamespace | Isolation::UserNamespace => {
-                Some(mount::mount_fuse(&source, &path, false)?)
-            }
+            (false, None) => Some(mount::mount_fuse(source, path, false)?),
         };
-        belongings.add_mount(isolation, path.clone(), mount_point);
-        frontends.push(ViewFrontend { view, fuse, path });
+        belongings.add_mount(self.isolation, path.to_owned(), mount_point);
+        Ok(fuse)
     }
-    Ok((isolation, frontends))
 }
 
 /// Returns true if a view has its files only in this node's memory.

@@ -228,10 +228,26 @@ pub fn nodes_in(dir: &Path) -> Vec<u32> {
 /// Prefix of the directories of mount points.
 const VIEWS: &str = "mnt";
 
+/// Name of the mount point of a volume, beside those of the views.
+const VOLUME: &str = "volume";
+
+/// Returns the names of mount points in one directory.
+pub fn mount_names() -> impl Iterator<Item = &'static str> {
+    View::ALL.iter().map(|view| view.as_str()).chain([VOLUME])
+}
+
+/// Returns the mount point of a volume; see [`mount_point`].
+pub fn volume_mount_point(job_dir: &Path, apart: Option<u32>) -> PathBuf {
+    mount_dir(job_dir, apart).join(VOLUME)
+}
+
 /// Returns the mount point of a view: the same path on every node with namespaces, else a path per node (`apart`).
 pub fn mount_point(job_dir: &Path, view: View, apart: Option<u32>) -> PathBuf {
-    let dir = apart.map_or_else(|| VIEWS.to_owned(), |node| format!("{VIEWS}-{node}"));
-    job_dir.join(dir).join(view.as_str())
+    mount_dir(job_dir, apart).join(view.as_str())
+}
+
+fn mount_dir(job_dir: &Path, apart: Option<u32>) -> PathBuf {
+    job_dir.join(apart.map_or_else(|| VIEWS.to_owned(), |node| format!("{VIEWS}-{node}")))
 }
 
 /// Returns the directories of a job that contain mount points.

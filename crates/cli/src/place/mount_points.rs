@@ -4,14 +4,14 @@
 //! refuse writes (mode 0500) and have a README. Files that a program, like one of root, writes there nevertheless are never
 //! removed: a message reports them, and the job's directory stays.
 
-use super::base::{make_private_dir, view_dirs};
+use super::base::{make_private_dir, mount_names, view_dirs};
 use rustix::fs::{Dir, Mode, OFlags};
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use tameike_core::{Errno, Fault, Result, View};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::mount;
 
 /// The file that explains the directory.
@@ -62,10 +62,10 @@ pub fn strays(job_dir: &Path) -> Vec<String> {
     let mounted = mount::mounts().unwrap_or_default();
     let mut found = Vec::new();
     for above in view_dirs(job_dir) {
-        let is_view = |name: &[u8]| View::ALL.iter().any(|view| view.as_str().as_bytes() == name);
-        found.extend(open_dir(&above).ok().and_then(|dir| strays_in(&above, &dir, is_view)));
-        let paths = View::ALL.map(|view| above.join(view.as_str()));
-        for path in paths.into_iter().filter(|path| !mounted.contains(path)) {
+        let is_own = |name: &[u8]| mount_names().any(|own| own.as_bytes() == name);
+        found.extend(open_dir(&above).ok().and_then(|dir| strays_in(&above, &dir, is_own)));
+        let paths = mount_names().map(|name| above.join(name));
+        for path in paths.filter(|path| !mounted.contains(path)) {
             found.extend(open_dir(&path).ok().and_then(|dir| strays_in(&path, &dir, |_| false)));
         }
     }
@@ -79,7 +79,7 @@ pub fn remove(job_dir: &Path) -> Result<()> {
         return Err(Fault::new(Errno::ENOTEMPTY, strays.join("; ")));
     }
     for above in view_dirs(job_dir) {
-        for path in View::ALL.map(|view| above.join(view.as_str())) {
+        for path in mount_names().map(|name| above.join(name)) {
             remove_one(&path)
                 .map_err(|error| Fault::from_os(format_args!("removing {}", path.display()), &error))?;
         }

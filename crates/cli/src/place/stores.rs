@@ -172,6 +172,7 @@ fn node_state(store: &Store) -> Result<NodeState> {
             pid_start: owner.pid_start,
             isolation: Isolation::None,
             mounts: Vec::new(),
+            volume: None,
         },
         node_count: owner.record.plan.nodes.len() as u32,
         device_dir: Some(store.dir.clone()),

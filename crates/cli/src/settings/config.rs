@@ -2,6 +2,7 @@
 
 use super::capacity::Capacity;
 use super::size;
+use super::volume::OwnedVolume;
 use crate::arguments::{DeviceChoice, JobOptions};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ pub struct Config {
     hosts: Option<Vec<String>>,
     hostfile: Option<PathBuf>,
     shared: Option<PathBuf>,
+    volume: Option<OwnedVolume>,
     aggregate: Option<AggregateChoice>,
     #[serde(default, deserialize_with = "memory")]
     aggregate_max: Option<u64>,
@@ -129,6 +131,7 @@ impl Config {
             hosts: options.hosts.clone().or_else(|| nodes.hosts.as_ref().map(|hosts| hosts.join(","))),
             hostfile: options.hostfile.clone().or_else(|| nodes.hostfile.clone()),
             shared: options.shared.clone().or_else(|| self.shared.clone()),
+            volume: options.volume.clone().or_else(|| self.volume.clone()),
             aggregate: options.aggregate.or(self.aggregate),
             aggregate_max: options.aggregate_max.or(self.aggregate_max),
             packed_by_others: options.packed_by_others || self.packed_by_others.unwrap_or(false),

@@ -20,7 +20,7 @@ use tameike_agent::control::{Aggregate, FabricChoice};
 use tameike_core::limits::NODES_MAX;
 use tameike_core::{CoreSet, Errno, Fault, HomeMap, JobId, NodeId, NodeInfo, Result};
 use tameike_io::os::process;
-use volume::VolumeId;
+use volume::{OwnedVolume, VolumeId};
 
 /// Seconds that a drain may take after the request to end the job.
 const GRACE_S: u64 = 20;
@@ -63,6 +63,9 @@ pub struct JobPlan {
     /// The volume that the job serves, if it serves one.
     #[serde(default)]
     pub volume: Option<VolumeId>,
+    /// The volume that each node mounts for programs of the job.
+    #[serde(default)]
+    pub attached: Option<OwnedVolume>,
     /// Settings of packing.
     #[serde(default)]
     pub aggregate: Aggregate,
@@ -145,6 +148,7 @@ impl JobPlan {
             replicas,
             shared_dir: options.shared.as_deref().map(shared_dir).transpose()?,
             volume: None,
+            attached: options.volume.clone(),
             aggregate: aggregate(&options),
             capacity: options.capacity.clone().unwrap_or_default(),
             device_root,

@@ -3,6 +3,7 @@
 //! A volume runs as a background job of its owner (`driver/volume.rs`), whose record and stores outlive it (`place/volume.rs`,
 //! `place/volume_store.rs`). These commands talk to the driver of that job as those of other jobs do (`client`).
 
+mod mount;
 pub mod remove;
 mod status;
 
@@ -31,6 +32,8 @@ pub fn volume<A: AgentControl>(action: &VolumeAction) -> u8 {
         VolumeAction::Grow(arguments) => grow(arguments),
         VolumeAction::Shrink(arguments) => shrink(arguments),
         VolumeAction::Restart(arguments) => restart(arguments),
+        VolumeAction::Mount(arguments) => mount::mount(arguments),
+        VolumeAction::Unmount(arguments) => mount::unmount(arguments),
         VolumeAction::Remove(arguments) => remove::remove(arguments),
     })
 }

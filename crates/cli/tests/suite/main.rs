@@ -55,5 +55,6 @@ mod suites;
 mod support;
 mod unprivileged;
 mod users;
+mod volume_mounts;
 mod windows;
 mod workloads;

@@ -18,6 +18,7 @@ mod flag {
     pub(super) const BIG_WRITES: u64 = 1 << 5;
     pub(super) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(super) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(super) const POSIX_ACL: u64 = 1 << 20;
     pub(super) const MAX_PAGES: u64 = 1 << 22;
     pub(super) const INIT_EXT: u64 = 1 << 30;
     pub(super) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -35,6 +36,8 @@ pub struct Init {
     pub request_size: u32,
     /// The view implements file locks.
     pub keeps_locks: bool,
+    /// The kernel must check permissions, whatever the options of the mount are. It then also requests access control lists.
+    pub checks_permissions: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +68,21 @@ impl InitRequest {
         self.flags & flag::OVER_IO_URING != 0
     }
 
+    /// True if the kernel can check permissions although the mount was made without `default_permissions`: it does so for file systems with
+    /// access control lists.
+    pub(crate) fn offers_permission_checks(&self) -> bool {
+        self.flags & flag::POSIX_ACL != 0
+    }
+
     /// The requested features that the kernel offers.
     pub(crate) fn negotiate(&self, wanted: Init, rings: bool) -> Negotiated {
         let mut flags = flag::ASYNC_READ | flag::BIG_WRITES | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
         flags |= flag::INIT_EXT | flag::DIRECT_IO_ALLOW_MMAP;
         if wanted.keeps_locks {
             flags |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
+        }
+        if wanted.checks_permissions {
+            flags |= flag::POSIX_ACL;
         }
         if rings {
             flags |= flag::OVER_IO_URING;

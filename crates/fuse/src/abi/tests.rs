@@ -66,7 +66,7 @@ fn only_offered_features_are_requested() {
     let offer = [words(&[MAJOR, 45, 1 << 16, 1 | 1 << 1 | 1 << 22 | 1 << 30, 1 << 9]), vec![0; 44]].concat();
     let offer = InitRequest::decode(&offer).expect("an offer");
     assert!(offer.offers_rings());
-    let init = Init { request_size: 1 << 20, keeps_locks: false };
+    let init = Init { request_size: 1 << 20, keeps_locks: false, checks_permissions: false };
     let answer = offer.negotiate(init, false).encode();
     assert_eq!(answer.len(), 64);
     // The kernel limits the readahead on its own.

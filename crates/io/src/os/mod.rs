@@ -27,3 +27,4 @@ pub mod simulated;
 pub mod socket;
 pub mod system;
 pub mod userfault;
+pub mod users;

@@ -4,17 +4,19 @@
 //! whose descriptor was closed.
 
 use super::socket;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::{Errno, Fault, Result};
 
@@ -28,6 +30,8 @@ const PAGE_SIZE: u64 = BLOCK_SIZE as u64;
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 /// The device of all FUSE mounts.
 pub const FUSE_DEVICE: &str = "/dev/fuse";
+/// Its major and minor number.
+const FUSE_DEVICE_NUMBER: (u32, u32) = (10, 229);
 /// The set-user-id program that mounts for unprivileged users.
 pub const FUSE_HELPER: &str = "fusermount3";
 
@@ -78,6 +82,22 @@ fn device_of(path: &Path) -> Option<String> {
         .split(|&byte| byte == b'\n')
         .filter(|line| mount_point(line).is_some_and(|found| found == path));
     String::from_utf8(Mounted::parse(ours.next_back()?)?.device.to_vec()).ok()
+}
+
+/// True if a descriptor is an open FUSE device, whatever its path is.
+pub fn is_fuse_device(file: BorrowedFd<'_>) -> bool {
+    let is_device = |found: rustix::fs::Stat| {
+        FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
+            && (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev)) == FUSE_DEVICE_NUMBER
+    };
+    fstat(file).is_ok_and(is_device)
+}
+
+/// Waits until the kernel has a request for the server of a mount. Returns false after `limit`, and if the device is not mounted.
+pub fn has_request(fuse: BorrowedFd<'_>, limit: Duration) -> bool {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    let mut polled = [PollFd::from_borrowed_fd(fuse, PollFlags::IN)];
+    poll(&mut polled, Some(&limit)).is_ok() && polled[0].revents().contains(PollFlags::IN)
 }
 
 /// Waits until a file system is no longer mounted.

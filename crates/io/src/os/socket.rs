@@ -15,6 +15,10 @@ use tameike_core::{Fault, Result};
 
 /// Number of the option in `asm-generic/socket.h`.
 const SO_PEERPIDFD: libc::c_int = 77;
+/// Number of the option in `asm-generic/socket.h`.
+const SO_PEERGROUPS: libc::c_int = 59;
+/// Supplementary groups for which a first call has space.
+const GROUPS_EXPECTED: usize = 64;
 /// Bound on files per message.
 const FILES_MAX: usize = 8;
 /// Bound on bytes per receive.
@@ -29,6 +33,22 @@ pub struct Peer {
     pub user: u32,
     /// Its group at that time.
     pub group: u32,
+}
+
+impl Peer {
+    /// True if the process is known to have the same numbers of processes as this one.
+    pub fn shares_process_numbers(&self) -> bool {
+        let depth = |process: &str| {
+            let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+            let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            Some(numbers.split_ascii_whitespace().count())
+        };
+        // A process of a nested namespace has a number in each of them.
+        self.process.is_some_and(|process| {
+            let theirs = depth(&process.as_raw_nonzero().to_string());
+            theirs.is_some() && theirs == depth("self")
+        })
+    }
 }
 
 /// The credentials of the peer.
@@ -72,6 +92,38 @@ pub(crate) fn peer_process(socket: &UnixStream) -> std::io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(found) })
+}
+
+/// The supplementary groups of the peer when it connected.
+///
+/// # Errors
+/// The socket is not a connected local one.
+pub fn peer_groups(socket: &UnixStream) -> Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_EXPECTED];
+    loop {
+        let mut size = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
+        // SAFETY: the socket is open; the kernel writes at most `size` bytes to the groups, all values of which are valid.
+        let failed = unsafe {
+            let (found, size) = (groups.as_mut_ptr().cast(), &raw mut size);
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, found, size)
+        };
+        let count = size as usize / size_of::<libc::gid_t>();
+        if failed == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(Fault::from_os("getting the groups of the peer of a socket", &error));
+        }
+        groups.resize(count, 0);
+    }
+}
+
+/// Ends the calls that wait for connections of a socket, with an error.
+pub fn stop_listening(socket: impl AsFd) {
+    // Fails only for a socket that does not listen.
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
 /// The user of the peer, as reported by the kernel.
@@ -202,5 +254,9 @@ mod tests {
         assert_eq!(text, "through");
         let peer = peer(&there).expect("connected");
         assert_eq!((peer.user, peer.process), (rustix::process::geteuid().as_raw(), Some(getpid())));
+        assert!(peer.shares_process_numbers() && !Peer { process: None, ..peer }.shares_process_numbers());
+        let own = rustix::process::getgroups().expect("this process has groups");
+        let own: Vec<u32> = own.into_iter().map(|group| group.as_raw()).collect();
+        assert_eq!(peer_groups(&there).expect("connected"), own);
     }
 }
