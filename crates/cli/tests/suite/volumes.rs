@@ -12,7 +12,7 @@ const WRITER: &str = r#"
     tameike volume mount $V mnt
     mkdir -p mnt/$1; : > acknowledged-$1; number=0
     while number=$((number + 1)); do
-        size=$((number * 7919 % 300000))
+        size=$((number * 7919 % 40000))
         head -c $size /dev/urandom > content-$1
         cp content-$1 mnt/$1/$number || break
         sync mnt/$1/$number && mv mnt/$1/$number mnt/$1/file-$number && sync mnt/$1 || break

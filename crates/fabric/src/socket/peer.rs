@@ -175,8 +175,10 @@ impl Inner {
             // An attempt must not exceed the deadline of the senders that wait.
             let left = deadline.saturating_sub(self.runtime.clock.monotonic());
             let limit = if left.is_zero() { ATTEMPT_LIMIT } else { left.min(ATTEMPT_LIMIT) };
+            let address = self.address(node);
             match self.open(node, limit).await {
                 Ok(new) => return self.establish(new, Side::Opened),
+                Err(DialError::Gone(_)) if self.has_moved(node, &address) => continue,
                 Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Failed, &why),
                 Err(DialError::Silent(why)) => {
                     let unreachable = {
@@ -195,6 +197,15 @@ impl Inner {
             self.runtime.timeout(pause, promise).await;
             pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
         }
+    }
+
+    /// Whether a node has another address by now, as its agent was restarted. Otherwise its next address is dialed when it is set.
+    fn has_moved(&self, node: NodeId, address: &str) -> bool {
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&node) else { return false };
+        let has_moved = peer.address.as_deref() != Some(address);
+        peer.dialing &= has_moved;
+        has_moved
     }
 
     /// Reports to the receiver and to waiting senders that `node` is not available.
