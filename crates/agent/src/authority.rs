@@ -203,6 +203,8 @@ impl Authority {
                 Cause::StoreFailed => self.condemned.contains(&node) && member.store_failed,
             };
             if left > 1 && applies && !self.map.excludes(node) && !member.has_lease(now) {
+                let copies = self.map.homes().filter(|home| self.map.is_on(*home, node));
+                self.repair.excluded(copies, node);
                 self.map = self.map.excluding(node);
                 member.excluded_in = Some(self.map.epoch);
                 self.condemned.remove(&node);

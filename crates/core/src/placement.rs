@@ -71,8 +71,8 @@ pub struct Cluster {
     device_nodes: Vec<NodeId>,
     /// Number of homes, which never changes.
     homes: u64,
-    /// Whether homes have replicas.
-    is_replicated: bool,
+    /// Replicas of each home when no node has failed.
+    replicas: u32,
     current: RwLock<Current>,
     watchers: RwLock<Vec<Watcher>>,
 }
@@ -112,22 +112,19 @@ impl Cluster {
             return Err("at least one node of a job must have a device".to_owned());
         }
         let map = HomeMap::initial(&nodes, replicas)?;
-        let (homes, is_replicated) = (map.count(), map.is_replicated());
+        let homes = map.count();
         let current = RwLock::new(Current { map: Arc::new(map), nodes: nodes.clone().into() });
-        Ok(Self {
-            job,
-            founders: nodes,
-            device_nodes,
-            homes,
-            is_replicated,
-            current,
-            watchers: RwLock::default(),
-        })
+        Ok(Self { job, founders: nodes, device_nodes, homes, replicas, current, watchers: RwLock::default() })
     }
 
     /// Whether the homes of the job have replicas.
     pub fn is_replicated(&self) -> bool {
-        self.is_replicated
+        self.replicas > 1
+    }
+
+    /// Number of replicas that each home has when no node has failed.
+    pub fn replicas(&self) -> usize {
+        self.replicas as usize
     }
 
     fn current(&self) -> RwLockReadGuard<'_, Current> {

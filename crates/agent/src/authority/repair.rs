@@ -1,7 +1,7 @@
 //! Gives homes that lack a replica to other nodes, which the primaries copy them to.
 
 use super::{Authority, MapChange, Right};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tameike_core::{HomeId, NodeId, NodeInfo};
 
@@ -19,6 +19,8 @@ pub(super) struct Repair {
     devices: Vec<NodeInfo>,
     /// When a node was excluded or readmitted last.
     changed: Duration,
+    /// Nodes that had copies of homes when they were excluded, and may have most of them still.
+    former: BTreeSet<(HomeId, NodeId)>,
     /// Copies that were of no use, with the times of that.
     failed: BTreeMap<(HomeId, NodeId), Duration>,
 }
@@ -27,6 +29,11 @@ impl Repair {
     /// Notes that the copy of a home on a node is of no use.
     pub(super) fn failed(&mut self, home: HomeId, node: NodeId, now: Duration) {
         self.failed.insert((home, node), now);
+    }
+
+    /// Notes that a node is being excluded, which has copies of homes.
+    pub(super) fn excluded(&mut self, homes: impl Iterator<Item = HomeId>, node: NodeId) {
+        self.former.extend(homes.map(|home| (home, node)));
     }
 
     /// Whether a copy of a home on a node was of no use lately.
@@ -69,6 +76,8 @@ impl Authority {
         }
         self.take_copied(changes);
         self.repair.failed.retain(|_, at| now < *at + FAILED_TIME);
+        let (map, replicas) = (&self.map, self.repair.replicas);
+        self.repair.former.retain(|(home, _)| map.copies(*home) < replicas);
         if !self.is_settled(now) {
             return;
         }
@@ -105,7 +114,8 @@ impl Authority {
         }
     }
 
-    /// The node that gets a copy of a home: on a host, then in a group, without a replica, as far as there is one, and with the fewest homes.
+    /// The node that gets a copy of a home: on a host, then in a group, without a replica, as far as there is one, one that had a copy before,
+    /// and with the fewest homes.
     fn choose_joining(&self, home: HomeId) -> Option<NodeId> {
         let info = |node: NodeId| self.repair.devices.iter().find(|info| info.id == node);
         let replicas: Vec<_> = self.map.replicas(home).filter_map(info).collect();
@@ -113,7 +123,8 @@ impl Authority {
         let rank = |candidate: &&NodeInfo| {
             let host = replicas.iter().any(|one| one.host == candidate.host);
             let group = replicas.iter().any(|one| one.group == candidate.group);
-            (host, group, load(candidate.id), candidate.id)
+            let is_new = !self.repair.former.contains(&(home, candidate.id));
+            (host, group, is_new, load(candidate.id), candidate.id)
         };
         let may_get = |candidate: &&NodeInfo| {
             let node = candidate.id;

@@ -61,8 +61,8 @@ enum Step {
     Spreading { nodes: BTreeSet<u32> },
     /// The homes of a node move to the others.
     Emptying { node: u32 },
-    /// The agent of a node ends.
-    Stopping { node: u32, answers: GatherId },
+    /// The agent of a node ends, and its store is removed or stays.
+    Stopping { node: u32, answers: GatherId, keeps_store: bool },
 }
 
 /// What becomes of a step.
@@ -252,11 +252,15 @@ impl Driver {
             && map.homes().all(|home| !map.is_on(home, of_node) || has_other(home))
     }
 
+    /// Ends the agent of a node. The store of a volume's node stays if other nodes have not got all of its homes: the next agent then gets
+    /// only what changes meanwhile.
     fn stop_node(&mut self, node: u32) -> Step {
         let grace_ms = self.record.plan.grace_s.saturating_mul(1000);
-        let stop = AgentRequest::Stop { grace_ms, keep: false, discard: true };
+        let homes = self.leases.as_ref().map_or(0, |leases| leases.authority.homes_on(NodeId(node)));
+        let keeps_store = self.volume.is_some() && homes > 0;
+        let stop = AgentRequest::Stop { grace_ms, keep: false, discard: !keeps_store };
         let answers = self.ask_some(&stop, None, |asked| asked == node);
-        Step::Stopping { node, answers }
+        Step::Stopping { node, answers, keeps_store }
     }
 
     fn starting(&mut self, nodes: BTreeSet<u32>) -> Step {
@@ -337,7 +341,9 @@ impl Driver {
                 let can_stop = self.can_stop(kind, node);
                 Ok(if can_stop { Outcome::Next(self.stop_node(node)) } else { Outcome::Waiting })
             }
-            Step::Stopping { node, answers } => self.await_stopped(kind, *node, *answers, rest),
+            Step::Stopping { node, answers, keeps_store } => {
+                self.await_stopped(kind, (*node, *keeps_store), *answers, rest)
+            }
         }
     }
 
@@ -411,7 +417,7 @@ impl Driver {
     fn await_stopped(
         &mut self,
         kind: &Kind,
-        node: u32,
+        (node, keeps_store): (u32, bool),
         answers: GatherId,
         rest: &mut VecDeque<u32>,
     ) -> Result<Outcome> {
@@ -429,7 +435,7 @@ impl Driver {
         }
         self.take_gather(answers);
         match kind {
-            Kind::Restart(how) => self.start_again(node, how, self.volume.is_some()).map(Outcome::Next),
+            Kind::Restart(how) => self.start_again(node, how, !keeps_store).map(Outcome::Next),
             Kind::Grow | Kind::Shrink => self.leave_for_good(node, rest),
         }
     }
@@ -443,7 +449,7 @@ impl Driver {
         Ok(rest.pop_front().map_or(Outcome::Made, |node| Outcome::Next(Step::Emptying { node })))
     }
 
-    /// Starts the agent of a node again, with a new store if it serves a volume.
+    /// Starts the agent of a node again. The store of a volume's node may be new.
     fn start_again(&mut self, node: u32, how: &Restarted, is_new_store: bool) -> Result<Step> {
         let host = self.record.plan.nodes[node as usize].clone();
         let address = self.addresses_of(&[host])?.remove(0);

@@ -110,7 +110,8 @@ pub enum ReplicaRequest {
     },
     /// Makes everything that the sender's earlier requests have changed durable.
     Sync,
-    /// Drops what the receiver has of a home that the sender copies to it now.
+    /// Drops the records that the receiver has of a home which the sender copies to it now, and units of cached files. Other units
+    /// stay until they are examined, changed, or dropped by `EndCopy`. Reply: `CopyBegun`.
     BeginCopy {
         /// The home.
         home: HomeId,
@@ -128,8 +129,10 @@ pub enum ReplicaRequest {
         home: HomeId,
         /// The unit.
         unit: UnitId,
-        /// The dirty bytes of a cached file at the sender. All bytes of other files.
+        /// The dirty bytes of a cached file at the sender. All bytes of other files, or, for an exact comparison, those that the sender has.
         data: RangeSet,
+        /// Whether the copies must have the same bytes, and not only the same content.
+        is_exact: bool,
     },
     /// Reads blocks of a unit. Reply: `Blocks`.
     ReadBlocks {
@@ -154,6 +157,11 @@ pub enum ReplicaRequest {
         /// Units, at most [`DIRTY_UNITS_MAX`], with the bytes that are dirty on the primary.
         units: Vec<(UnitId, RangeSet)>,
     },
+    /// Drops the units of a home that the receiver had when the copy began, and that the sender has neither examined nor changed since.
+    EndCopy {
+        /// The home.
+        home: HomeId,
+    },
 }
 
 /// The reply to a [`ReplicaRequest`].
@@ -171,9 +179,11 @@ pub enum ReplicaReply {
         /// CRC-32C of each block, little-endian. Bytes that are not requested, damaged or missing count as zero.
         #[serde(with = "serde_bytes")]
         sums: Vec<u8>,
-        /// Requested bytes in damaged blocks, and those of a cached file that the backup lacks.
+        /// BLAKE3 digest of the same bytes.
+        digest: [u8; 32],
+        /// Requested bytes in damaged blocks, and, in an exact comparison, those that the backup lacks.
         bad: RangeSet,
-        /// Dirty bytes of a cached file that were not requested.
+        /// Bytes that were not requested, in an exact comparison.
         surplus: RangeSet,
     },
     /// The content of blocks; bytes that the backup lacks are zero.
@@ -184,5 +194,10 @@ pub enum ReplicaReply {
         number: u64,
         /// BLAKE3 digest of the entries.
         digest: [u8; 32],
+    },
+    /// The copy of a home has begun.
+    CopyBegun {
+        /// The backup has units of the home, which may be those of the primary.
+        has_units: bool,
     },
 }

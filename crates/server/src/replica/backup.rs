@@ -14,7 +14,7 @@ use tameike_core::wire::replica::{
 };
 use tameike_core::{Errno, Fault, Generation, HomeId, HomeSet, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_io::Payload;
-use tameike_store::extent::{Examined, Pieces};
+use tameike_store::extent::{Examined, Expected, Pieces};
 use tameike_store::ledger::BODY_SIZE_MAX;
 use tameike_store::locks::Locks;
 use tameike_store::{ExtentStore, Ledger, RecordKind, copied};
@@ -31,6 +31,17 @@ pub struct BackupService {
     fenced: AtomicU64,
     /// Held while copies are dropped.
     discarding: Locks<()>,
+    /// Units that this node had when a copy of their home began, as long as the primary may lack them or have other bytes.
+    unconfirmed: Mutex<BTreeMap<HomeId, BTreeSet<UnitId>>>,
+}
+
+/// What is dropped of a home.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropped {
+    /// All records and units.
+    All,
+    /// All but units of the job-shared view, which a later copy of the home may need.
+    ButUnits,
 }
 
 /// Keys that one log record removes, when a copy of a home is dropped.
@@ -39,8 +50,8 @@ const KEYS_DROPPED: usize = 256;
 impl BackupService {
     /// The copies in one store.
     pub fn new(parts: ReplicaParts, ledger: Arc<Ledger>, extents: Arc<ExtentStore>) -> Self {
-        let (partial, serving, fenced, discarding) = Default::default();
-        Self { parts, ledger, extents, partial, serving, fenced, discarding }
+        let (partial, serving, fenced, discarding, unconfirmed) = Default::default();
+        Self { parts, ledger, extents, partial, serving, fenced, discarding, unconfirmed }
     }
 
     /// Serves one request of a primary with the same home map.
@@ -61,15 +72,15 @@ impl BackupService {
         match request {
             ReplicaRequest::Records(parts) => return self.append(from, parts).await,
             ReplicaRequest::Write { home, unit, ranges, generation } => {
-                self.check(from, home)?;
+                self.begin_change(from, (home, unit)).await?;
                 self.write(home, unit, Pieces::new(ranges, required()?)?, generation).await?;
             }
             ReplicaRequest::Patch { home, unit } => {
-                self.check(from, home)?;
+                self.begin_change(from, (home, unit)).await?;
                 extents.patch(home, unit, required()?).await?;
             }
             ReplicaRequest::SetNumber { home, unit, offset, value } => {
-                self.check(from, home)?;
+                self.begin_change(from, (home, unit)).await?;
                 extents.set_number(home, unit, offset, value).await?;
             }
             ReplicaRequest::Clean { inode, units, generation } => {
@@ -91,17 +102,23 @@ impl BackupService {
             ReplicaRequest::Sync => self.ledger.sync_own(true).await?,
             ReplicaRequest::BeginCopy { home } => {
                 self.check(from, home)?;
-                self.discard([home].into(), |_| true).await?;
+                let has_units = self.begin_copy(home).await?;
+                return Ok(ReplicaReply::CopyBegun { has_units });
+            }
+            ReplicaRequest::EndCopy { home } => {
+                self.check(from, home)?;
+                self.end_copy(home).await?;
             }
             ReplicaRequest::CopyEntries { home, entries } => {
                 self.check(from, home)?;
                 self.put_entries(entries.into_iter().map(|(key, value)| (key, Some(value))).collect())
                     .await?;
             }
-            ReplicaRequest::Examine { home, unit, data } => {
+            ReplicaRequest::Examine { home, unit, data, is_exact } => {
                 self.check(from, home)?;
-                let Examined { sums, bad, surplus, .. } = extents.examine(unit, Some(data)).await?;
-                return Ok(ReplicaReply::Examined { sums: sums.as_bytes().to_vec(), bad, surplus });
+                // What differs is sent.
+                self.confirm(home, unit);
+                return self.examine(unit, Expected { data, is_exact }).await;
             }
             ReplicaRequest::ReadBlocks { home, unit, first, count } => {
                 self.check(from, home)?;
@@ -115,6 +132,40 @@ impl BackupService {
             }
         }
         Ok(ReplicaReply::Done)
+    }
+
+    /// Begins a copy of a home. Returns whether this node has units that may be those of the primary.
+    async fn begin_copy(&self, home: HomeId) -> Result<bool> {
+        self.discard([home].into(), Dropped::ButUnits, |_| true).await?;
+        let units: BTreeSet<_> = self.extents.units_of(&HomeSet::from_iter([home])).collect::<Result<_>>()?;
+        let has_units = !units.is_empty();
+        self.unconfirmed.lock().insert(home, units);
+        Ok(has_units)
+    }
+
+    /// Returns true if the primary may lack the unit, or have other bytes. It counts as confirmed from then on.
+    fn confirm(&self, home: HomeId, unit: UnitId) -> bool {
+        self.unconfirmed.lock().get_mut(&home).is_some_and(|units| units.remove(&unit))
+    }
+
+    async fn examine(&self, unit: UnitId, expected: Expected) -> Result<ReplicaReply> {
+        let Examined { sums, digest, bad, surplus, .. } = self.extents.examine(unit, Some(expected)).await?;
+        Ok(ReplicaReply::Examined { sums: sums.as_bytes().to_vec(), digest, bad, surplus })
+    }
+
+    /// Checks a change of a unit. If the unit may have other bytes than that of the primary, drops these first.
+    async fn begin_change(&self, from: NodeId, (home, unit): (HomeId, UnitId)) -> Result<()> {
+        self.check(from, home)?;
+        if self.confirm(home, unit) { self.extents.drop_unit(unit).await } else { Ok(()) }
+    }
+
+    /// Drops the units of a home that the primary has neither compared nor changed.
+    async fn end_copy(&self, home: HomeId) -> Result<()> {
+        let surplus = self.unconfirmed.lock().remove(&home).unwrap_or_default();
+        for unit in surplus {
+            self.extents.drop_unit(unit).await?;
+        }
+        Ok(())
     }
 
     /// Makes bytes of units of a cached file clean but those that stay dirty.
@@ -171,22 +222,37 @@ impl BackupService {
         }
     }
 
-    /// Drops what this node has of homes of which it is no replica any more.
+    /// Drops what this node has of homes of which it is no replica any more, but units that it may be asked to have again: those of homes
+    /// which lack a replica.
     pub(super) async fn discard_old(&self, homes: BTreeSet<HomeId>) {
-        let is_old = |home: HomeId| !self.parts.cluster.map().is_on(home, self.parts.node);
-        if let Err(fault) = self.discard(homes, is_old).await {
+        let cluster = &self.parts.cluster;
+        let is_old = |home: HomeId| !cluster.map().is_on(home, self.parts.node);
+        let is_complete = |home: &HomeId| cluster.map().copies(*home) >= cluster.replicas();
+        let (complete, lacking) = homes.into_iter().partition(is_complete);
+        let discarded = async {
+            self.discard(lacking, Dropped::ButUnits, is_old).await?;
+            self.discard(complete, Dropped::All, is_old).await
+        };
+        if let Err(fault) = discarded.await {
             log::error!("cannot drop old copies of homes: {fault}");
         }
     }
 
     /// Drops units and entries of homes, as long as `is_meant` returns true for them.
-    async fn discard(&self, homes: BTreeSet<HomeId>, is_meant: impl Fn(HomeId) -> bool) -> Result<()> {
+    async fn discard(
+        &self,
+        homes: BTreeSet<HomeId>,
+        what: Dropped,
+        is_meant: impl Fn(HomeId) -> bool,
+    ) -> Result<()> {
         // Not while a copy of one of them begins.
         let _alone = self.discarding.hold(()).await;
         for home in homes.into_iter().filter(|&home| is_meant(home)) {
+            self.unconfirmed.lock().remove(&home);
             let of_home = HomeSet::from_iter([home]);
             let inodes = self.extents.units_of(&of_home).map(|unit| unit.map(|unit| unit.inode));
-            for inode in inodes.collect::<Result<BTreeSet<_>>>()? {
+            let is_dropped = |inode: &InodeId| what == Dropped::All || inode.is_cached();
+            for inode in inodes.collect::<Result<BTreeSet<_>>>()?.into_iter().filter(is_dropped) {
                 self.extents.truncate(&of_home, inode, 0).await?;
             }
             let keys = self.ledger.read(|table| keys_of(table, &self.parts.cluster, home))?;

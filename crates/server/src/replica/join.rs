@@ -1,13 +1,15 @@
 //! Copies of homes that lack a replica: the primary copies the home to the node that the home map lists as joining.
 //!
-//! 1. The node drops what it has of the home. From then on it gets each change of a unit, as backups do.
-//! 2. The primary sends all units, each under its lock, so that no change falls between the unit and the changes after it.
+//! 1. The node drops the records that it has of the home. From then on it gets each change of a unit, as backups do.
+//! 2. The primary sends all units, each under its lock, so that no change falls between the unit and the changes after it. If the node has
+//!    units of an earlier copy, it gets only the blocks that differ, and drops those that the primary does not have.
 //! 3. It sends the records of the home's names and cached files as of one moment, and then those of the log after that moment.
 //! 4. When the node has everything, durably, nothing more is acknowledged that it lacks. The primary reports the copy to the authority of the
 //!    home map, which makes the node a backup.
 //!
 //! Requests of programs come first: between two units the primary waits until the node is quiet, but not for long.
 
+use super::comparison::make_equal;
 use super::{Copies, Join, Replicas, may_be_repeated};
 use crate::cache::{Activity, entries_of_home};
 use async_lock::Semaphore;
@@ -18,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tameike_core::wire::replica::{RECORD_BYTES_MAX, ReplicaReply, ReplicaRequest};
-use tameike_core::{Cluster, Errno, Fault, HomeId, HomeSet, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, HomeId, HomeSet, NodeId, Result, UnitId};
 use tameike_io::Payload;
 use tameike_store::ledger::{last_record, last_record_entry};
 use tameike_store::table::{ReadTable, key_of_home};
@@ -126,19 +128,21 @@ impl Joins {
     async fn try_copy(&self, home: HomeId, node: NodeId) -> Result<()> {
         let JoinsParts { replicas, ledger, extents, .. } = &self.parts;
         replicas.wait_for_stream(home).await?;
-        replicas.ask_copy(home, node, ReplicaRequest::BeginCopy { home }, None).await?;
+        let begun = replicas.ask_copy(home, node, ReplicaRequest::BeginCopy { home }, None).await?;
+        let has_units = matches!(begun, ReplicaReply::CopyBegun { has_units: true });
         replicas.begin_join(home, node);
         // The index shows changes between its batches. A unit that is made behind this point is sent with its change.
         let of_home = HomeSet::from_iter([home]);
         let units = extents.units_of(&of_home);
         let send = |unit| async move {
-            self.parts.copies.send_unit(replicas, (home, unit), node).await?;
+            self.send_unit((home, unit), node, has_units).await?;
             self.units.fetch_add(1, Ordering::Relaxed);
             let quiet = self.parts.activity.until_quiet();
             replicas.parts.runtime.timeout(YIELD_TIME_MAX, quiet).await;
             Ok(())
         };
         stream::iter(units).try_for_each_concurrent(UNITS_PARALLEL, send).await?;
+        replicas.ask_copy(home, node, ReplicaRequest::EndCopy { home }, None).await?;
         replicas.keep_records(home, node);
         let (entries, last) = ledger.read(|table| {
             let last = last_record(table, home)?;
@@ -155,6 +159,14 @@ impl Joins {
         replicas.ask_copy(home, node, ReplicaRequest::Sync, None).await?;
         replicas.end_join(home, node);
         Ok(())
+    }
+
+    /// Sends a unit, or what differs from the one that the node has of an earlier copy.
+    async fn send_unit(&self, (home, unit): (HomeId, UnitId), node: NodeId, has_units: bool) -> Result<()> {
+        let JoinsParts { replicas, copies, .. } = &self.parts;
+        let is_equal =
+            has_units && !unit.inode.is_cached() && make_equal(copies, replicas, (home, unit), node).await?;
+        if is_equal { Ok(()) } else { copies.send_unit(replicas, (home, unit), node).await }
     }
 }
 

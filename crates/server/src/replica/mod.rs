@@ -12,6 +12,7 @@
 
 mod backup;
 mod compare;
+mod comparison;
 mod copies;
 mod join;
 mod reconcile;

@@ -75,6 +75,8 @@ struct State {
     served: BTreeSet<HomeId>,
     /// Homes of which this node has a copy that others count on.
     held: BTreeSet<HomeId>,
+    /// Homes of which this node may have units of an earlier copy.
+    left_over: BTreeSet<HomeId>,
     taking_over: BTreeMap<HomeId, Reclaims>,
 }
 
@@ -94,7 +96,8 @@ impl Takeover {
     pub fn new(parts: TakeoverParts) -> Arc<Self> {
         let map = parts.cluster.map();
         let (served, held) = (map.served_by(parts.node).collect(), held_by(&map, parts.node));
-        let state = State { noted: map.epoch, served, held, taking_over: BTreeMap::new() };
+        let left_over = map.homes().filter(|home| !held.contains(home)).collect();
+        let state = State { noted: map.epoch, served, held, left_over, taking_over: BTreeMap::new() };
         let cluster = parts.cluster.clone();
         let takeover = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
@@ -136,7 +139,13 @@ impl Takeover {
             gained.iter().for_each(|home| drop(state.taking_over.insert(*home, Reclaims::default())));
             self.note_complete(state);
             let held = held_by(&map, self.parts.node);
-            let old: BTreeSet<_> = state.held.difference(&held).copied().collect();
+            let mut old: BTreeSet<_> = state.held.difference(&held).copied().collect();
+            state.left_over.retain(|home| !held.contains(home));
+            let complete = self.complete(&map, &state.left_over);
+            state.left_over.retain(|home| !complete.contains(home));
+            let kept = self.complete(&map, &old);
+            state.left_over.extend(old.difference(&kept));
+            old.extend(complete);
             state.held = held;
             (left, gained, old)
         };
@@ -157,11 +166,20 @@ impl Takeover {
         self.changed.notify(usize::MAX);
     }
 
+    /// The homes among these that have all replicas: old copies of them are of no use.
+    fn complete(&self, map: &HomeMap, homes: &BTreeSet<HomeId>) -> BTreeSet<HomeId> {
+        let replicas = self.parts.cluster.replicas();
+        homes.iter().copied().filter(|home| map.copies(*home) >= replicas).collect()
+    }
+
     /// Drops the copies that an earlier incarnation of the node has left, and that do not count under the map with which this one began.
     pub async fn discard_old_copies(&self) {
         let old = {
-            let state = self.state.lock();
-            self.parts.cluster.map().homes().filter(|home| !state.held.contains(home)).collect()
+            let state = &mut *self.state.lock();
+            let complete = self.complete(&self.parts.cluster.map(), &state.left_over);
+            let old = state.left_over.clone();
+            state.left_over.retain(|home| !complete.contains(home));
+            old
         };
         self.parts.backups.discard_old(old).await;
     }

@@ -1,7 +1,7 @@
 //! Comparison of the copies of a unit, and repair of damaged blocks by the bytes of another copy.
 //!
 //! The *data* of a unit is what all its copies must have: the dirty bytes of a cached file, and all bytes of others. Bytes that a copy lacks
-//! read as zero.
+//! read as zero. So copies of other files may differ in which zeros they store, unless the comparison is exact.
 
 use super::change::{Change, Refused};
 use super::record::{UnitRecord, blocks_of, bytes_of, within};
@@ -20,18 +20,31 @@ pub struct Examined {
     pub data: RangeSet,
     /// The checksum of each block of the unit. Bytes that are not intact data count as zero.
     pub sums: BlockSums,
-    /// Data in damaged blocks, and dirty bytes of a cached file that this copy lacks.
+    /// BLAKE3 digest of the same bytes: equal copies have equal digests, and others do not.
+    pub digest: [u8; 32],
+    /// Data in damaged blocks, and, if the comparison is exact, data that this copy lacks.
     pub bad: RangeSet,
-    /// Dirty bytes of a cached file that are no data.
+    /// Bytes that this copy has as data, and that are none, if the comparison is exact.
     pub surplus: RangeSet,
 }
 
+/// What a copy of a unit is compared with.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// The data of the other copy.
+    pub data: RangeSet,
+    /// Whether this copy shall have these bytes and no others. That of a cached file always does.
+    pub is_exact: bool,
+}
+
 impl ExtentStore {
-    /// Verifies a unit, and computes its checksums. `data` is that of another copy; without it, this copy is the one that counts.
+    /// Verifies a unit, and computes its checksums, to compare it with another copy; without one, this copy is the one that counts.
     ///
     /// # Errors
     /// `EINVAL` for an invalid set of bytes; `EIO` if the disk or the ledger fails.
-    pub async fn examine(&self, unit: UnitId, data: Option<RangeSet>) -> Result<Examined> {
+    pub async fn examine(&self, unit: UnitId, expected: Option<Expected>) -> Result<Examined> {
+        let is_exact = unit.inode.is_cached() || expected.as_ref().is_some_and(|expected| expected.is_exact);
+        let data = expected.map(|expected| expected.data);
         if data.as_ref().is_some_and(|data| !data.is_in_order() || data.end() > UNIT_SIZE as u32) {
             return Err(Fault::new(Errno::EINVAL, "the data to examine is not in a unit"));
         }
@@ -44,10 +57,10 @@ impl ExtentStore {
         for gap in intact.intersection(&data).gaps(0..UNIT_SIZE as u32) {
             frame[gap.start as usize..gap.end as usize].fill(0);
         }
-        // Other copies may have zeros where this one of a job-shared file has nothing.
-        let bad = if unit.inode.is_cached() { data.without(&intact) } else { own.intersection(&damaged) };
-        let surplus = if unit.inode.is_cached() { own.without(&data) } else { RangeSet::new() };
-        Ok(Examined { sums: BlockSums::of(&frame[..]), data, bad, surplus })
+        let bad = if is_exact { data.without(&intact) } else { own.intersection(&damaged) };
+        let surplus = if is_exact { own.without(&data) } else { RangeSet::new() };
+        let digest = blake3::hash(&frame[..]).into();
+        Ok(Examined { sums: BlockSums::of(&frame[..]), digest, data, bad, surplus })
     }
 
     /// Reads whole blocks of a unit. Bytes that it lacks are zero.

@@ -45,7 +45,7 @@ use tameike_io::{Payload, Pool, Runtime};
 
 pub use damaged::Damaged;
 pub use data::ExtentData;
-pub use examine::Examined;
+pub use examine::{Examined, Expected};
 pub use pieces::Pieces;
 pub use read::Held;
 pub use record::apply;
@@ -210,6 +210,17 @@ impl ExtentStore {
                 change.commit()?;
             }
             Ok(())
+        })
+        .await
+    }
+
+    /// Drops all bytes of a unit, and frees its blocks.
+    pub async fn drop_unit(&self, unit: UnitId) -> Result<()> {
+        self.run_detached(move |store| async move {
+            store.ledger.wait_for_space().await?;
+            let mut change = store.begin(unit).await?;
+            change.truncate(0);
+            change.commit()
         })
         .await
     }

@@ -48,6 +48,7 @@ impl Run {
         }
         let _pause = self.world.countdown.pause();
         self.verify_readmitted()?;
+        self.verify_copied()?;
         self.clear_explained();
         self.settle_locks();
         self.was_full = false;
@@ -68,6 +69,18 @@ impl Run {
         let map = self.world.map();
         let left = map.excluded().iter().find(|node| self.world.can_serve(node.0 as usize));
         left.map_or(Ok(()), |node| Err(format!("{node} is up, but still excluded")))
+    }
+
+    /// Checks that homes do not lack replicas if there are enough nodes with space.
+    fn verify_copied(&self) -> Checked {
+        let map = self.world.map();
+        let wanted = self.world.cluster.replicas();
+        let nodes = (0..self.world.count()).filter(|node| self.world.can_serve(*node)).count();
+        if self.is_small() || nodes < wanted {
+            return Ok(());
+        }
+        let lacking = map.homes().find(|home| map.copies(*home) < wanted);
+        lacking.map_or(Ok(()), |home| Err(format!("{home} has {} of {wanted} replicas", map.copies(home))))
     }
 
     /// Compares the replicas of all homes.

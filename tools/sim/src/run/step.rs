@@ -351,6 +351,7 @@ impl Run {
     pub(super) fn end_faults(&mut self) {
         self.world.network.set_faults(NetworkFaults::NONE);
         self.world.network.heal();
+        self.world.stay();
         self.has_partitions = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());
         for node in 0..self.world.count() {

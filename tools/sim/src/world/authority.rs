@@ -8,7 +8,7 @@ use std::time::Duration;
 use tameike_agent::authority::{Authority, MapChange};
 use tameike_agent::control::LeaseMessage;
 use tameike_core::limits::MAP_LEASE_INTERVAL;
-use tameike_core::{Cluster, HomeId, HomeMap, NodeId};
+use tameike_core::{Cluster, HomeMap, NodeId};
 
 /// Largest delay of a message to an agent or of its answer, and until the end of an agent is noticed.
 const DELAY_MAX: Duration = Duration::from_millis(60);
@@ -19,7 +19,7 @@ pub(super) fn new(cluster: &Cluster) -> Authority {
 }
 
 fn begun(cluster: &Cluster, map: HomeMap, now: Duration) -> Authority {
-    let replicas = 1 + cluster.map().backups(HomeId(0)).len() as u32;
+    let replicas = cluster.replicas() as u32;
     let nodes = cluster.nodes();
     Authority::new(map, nodes.iter().map(|info| info.id), now).repairing(replicas, &nodes)
 }
@@ -42,11 +42,24 @@ impl World {
         }
     }
 
-    /// Has all homes of a node moved to others, or lets it have homes again.
+    /// Has all homes of a node moved to others, if these are enough for all replicas, or lets it have homes again.
     pub fn leave(&self, node: usize) {
         let Some(authority) = &self.authority else { return };
         let (mut authority, node) = (authority.lock(), NodeId(node as u32));
-        if authority.is_leaving(node) { authority.stay(node) } else { authority.leave(node) }
+        let others = self.cluster.device_nodes().iter().filter(|other| **other != node);
+        let others = others.filter(|other| !authority.is_leaving(**other)).count();
+        if authority.is_leaving(node) {
+            authority.stay(node);
+        } else if others >= self.cluster.replicas() {
+            authority.leave(node);
+        }
+    }
+
+    /// Lets all nodes have homes again.
+    pub fn stay(&self) {
+        let Some(authority) = &self.authority else { return };
+        let mut authority = authority.lock();
+        self.cluster.device_nodes().iter().for_each(|node| authority.stay(*node));
     }
 
     /// Notes that an agent has ended.

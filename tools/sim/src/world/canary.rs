@@ -63,6 +63,8 @@ pub enum Canary {
     UnmergedTwin,
     /// Some bytes of units are acknowledged, but not sent to the backup.
     LostCopy,
+    /// A node to which a home is copied keeps units of its earlier copy that the primary has removed.
+    OldUnits,
     /// Some log records of homes are acknowledged, but not sent to the backup.
     LostRecord,
     /// Nodes do not reclaim what their programs have open and locked from a new primary.
@@ -81,8 +83,15 @@ impl Canary {
 
     /// Returns true if only programs on homes with replicas can detect it.
     pub fn is_of_replicas(self) -> bool {
-        [Self::LostCopy, Self::LostRecord, Self::EmptyReclaim, Self::EndlessLease, Self::ForgottenCall]
-            .contains(&self)
+        let of_replicas = [
+            Self::LostCopy,
+            Self::OldUnits,
+            Self::LostRecord,
+            Self::EmptyReclaim,
+            Self::EndlessLease,
+            Self::ForgottenCall,
+        ];
+        of_replicas.contains(&self)
     }
 
     /// Returns true if only programs on shared memory regions can detect it.
@@ -120,6 +129,9 @@ impl BuggyRpc {
                 Reply::Lock(LockReply::Done)
             }
             (Canary::LostCopy, Request::Replica(ReplicaRequest::Write { .. })) if happens() => {
+                Reply::Replica(ReplicaReply::Done)
+            }
+            (Canary::OldUnits, Request::Replica(ReplicaRequest::EndCopy { .. })) => {
                 Reply::Replica(ReplicaReply::Done)
             }
             (Canary::LostRecord, Request::Replica(ReplicaRequest::Records(_))) if happens() => {

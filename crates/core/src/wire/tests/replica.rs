@@ -58,8 +58,8 @@ fn requests_to_a_backup() {
             "09820101016b027661",
         ),
         (
-            ReplicaRequest::Examine { home: HOME, unit: UNIT, data: (1..300).into() },
-            "0a8201838404ac020101ac02",
+            ReplicaRequest::Examine { home: HOME, unit: UNIT, data: (1..300).into(), is_exact: true },
+            "0a8201838404ac020101ac0201",
         ),
         (
             ReplicaRequest::ReadBlocks { home: HOME, unit: UNIT, first: 3, count: 200 },
@@ -70,21 +70,29 @@ fn requests_to_a_backup() {
             ReplicaRequest::OnlyDirty { home: HOME, units: vec![(UNIT, (1..300).into())] },
             "0d820101838404ac020101ac02",
         ),
+        (ReplicaRequest::EndCopy { home: HOME }, "0e8201"),
     ]);
 }
 
 #[test]
 fn replies_of_a_backup() {
     let digest = format!("04ac02{}", "07".repeat(32));
+    let examined = format!("020173{}0101020103ac02", "05".repeat(32));
     check(&[
         (ReplicaReply::Done, "00"),
         (ReplicaReply::Appended { differing: vec![HOME] }, "01018201"),
         (
-            ReplicaReply::Examined { sums: b"s".to_vec(), bad: (1..2).into(), surplus: (3..300).into() },
-            "0201730101020103ac02",
+            ReplicaReply::Examined {
+                sums: b"s".to_vec(),
+                digest: [5; 32],
+                bad: (1..2).into(),
+                surplus: (3..300).into(),
+            },
+            &examined,
         ),
         (ReplicaReply::Blocks(ByteBuf::from(b"b".to_vec())), "030162"),
         (ReplicaReply::Digest { number: 300, digest: [7; 32] }, &digest),
+        (ReplicaReply::CopyBegun { has_units: true }, "0501"),
     ]);
 }
 
