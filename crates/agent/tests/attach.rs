@@ -228,6 +228,7 @@ print(refused(lambda: os.chmod(root + '/private', 0o644)))
 print(refused(lambda: os.rename(root + '/private', root + '/mine')))
 print(refused(lambda: os.unlink(root + '/private')))
 print(refused(lambda: os.truncate(root + '/private', 0)))
+print(refused(lambda: os.link(root + '/private', root + '/linked')))
 open(root + '/own', 'w').write('own')
 own = os.stat(root + '/own')
 print(own.st_uid, own.st_gid, open(root + '/own').read())
@@ -246,7 +247,8 @@ os.unlink(root + '/dir/link'); os.unlink(root + '/dir/own'); os.rmdir(root + '/d
 os.open(root + '/last', os.O_CREAT | os.O_RDWR)
 ";
     let denied = "Permission denied\nPermission denied\nPermission denied\nOperation not permitted\n\
-                  Operation not permitted\nOperation not permitted\nPermission denied\n";
+                  Operation not permitted\nOperation not permitted\nPermission denied\n\
+                  Operation not permitted\n";
     let own = "65534 65534 own\nOperation not permitted\nOperation not permitted\n0o4640 Operation not permitted\n\
                Operation not supported\nNo data available\n['user.a'] b'1'\n['link', 'own'] own\n";
     assert_eq!(bed.said_to_user(&["helper"], code), format!("{denied}{own}"));

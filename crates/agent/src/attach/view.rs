@@ -153,7 +153,7 @@ impl<V: Vfs> AttachedView<V> {
     async fn opened(&self, file: FileNumber, mode: OpenMode, opened: Opened) -> Result<Opened> {
         if !self.numbers.opened(opened.handle, OpenFile { file, mode }) {
             lock_calls::release(&*self.view, opened.handle).await;
-            return Err(Errno::ENODEV.into());
+            return Err(Errno::ENFILE.into());
         }
         Ok(Opened { keep_cache: false, ..opened })
     }
@@ -182,6 +182,9 @@ impl<V: Vfs> Names for AttachedView<V> {
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
         self.check_known(file)?;
         self.check(dir, WRITE | SEARCH).await?;
+        if self.is_checked() {
+            self.peer.may_link(&self.view.getattr(file).await?)?;
+        }
         Ok(self.found(self.view.link(file, dir, name).await?))
     }
 
@@ -256,7 +259,7 @@ impl<V: Vfs> Directories for AttachedView<V> {
         let handle = self.view.open_dir(dir).await?;
         if !self.numbers.opened_directory(handle) {
             self.view.release_dir(handle);
-            return Err(Errno::ENODEV.into());
+            return Err(Errno::ENFILE.into());
         }
         Ok(handle)
     }
