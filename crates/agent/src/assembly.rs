@@ -46,6 +46,9 @@ const FLUSH_TOGETHER: usize = 64;
 const GREET_TIME_MAX: Duration = Duration::from_secs(10);
 const GREET_PAUSE: Duration = Duration::from_millis(200);
 
+/// Time between the syncs of a volume that no program asks for.
+const VOLUME_SYNC_INTERVAL: Duration = Duration::from_secs(4);
+
 /// Threads for blocking calls, in addition to those of flushes.
 const BLOCKING_THREADS_MAX: usize = 8;
 
@@ -310,9 +313,20 @@ pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode, rpc: &Arc<dyn Rpc>
     match mode {
         AgentMode::Serve => services.cache.start_flusher(),
         AgentMode::Recover => services.cache.mark_interrupted_writers()?,
-        AgentMode::Volume => {}
+        AgentMode::Volume => runtime.spawn(sync_regularly(runtime.clone(), services.ledger.clone())),
     }
     Ok(())
+}
+
+/// Makes durable what a node of a volume has stored, also what no program syncs.
+async fn sync_regularly(runtime: Runtime, ledger: Arc<Ledger>) {
+    loop {
+        runtime.sleep(VOLUME_SYNC_INTERVAL).await;
+        if let Err(fault) = ledger.sync_own(true).await {
+            log::error!("the regular sync: {fault}");
+            return;
+        }
+    }
 }
 
 /// Flushes every file that a node coordinates, and returns its receipt. The replicas of the node's homes know then what is drained.

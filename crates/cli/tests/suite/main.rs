@@ -56,5 +56,6 @@ mod support;
 mod unprivileged;
 mod users;
 mod volume_mounts;
+mod volumes;
 mod windows;
 mod workloads;

@@ -10,6 +10,7 @@ pub mod sandbox;
 pub mod small_disk;
 pub mod spooled;
 pub mod trial;
+pub mod volume;
 
 use jobs::{kill_programs, wait_for};
 use std::fs;
