@@ -11,14 +11,16 @@
 //! [`KernelPages::mark_pages_stale`]: tameike_client::vfs::KernelPages::mark_pages_stale
 
 mod gate;
+mod mounts;
 
 pub(crate) use gate::{Gate, InFlight};
+pub(crate) use mounts::{Mounts, OneMount};
 
 use crate::kernel_cache::KernelCache;
 use crate::ring::ShownView;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, has_setid};
@@ -50,8 +52,8 @@ struct State {
 pub(crate) struct Arbiter {
     runtime: Runtime,
     is_unchanging: bool,
-    /// Mounts of this node that show the view, if there may be several.
-    mounts: Option<Arc<AtomicUsize>>,
+    /// The mount, if there may be several of the view on this node.
+    mount: Option<Arc<OneMount>>,
     kernel: KernelCache,
     state: Mutex<State>,
     /// Counts changes of names through the ring.
@@ -85,30 +87,25 @@ impl State {
 impl Arbiter {
     /// Creates the arbiter of a view, which never changes if it `is_unchanging`.
     pub(crate) fn new(runtime: Runtime, is_unchanging: bool) -> Arc<Self> {
-        Arc::new(Self::with_mounts(runtime, is_unchanging, None))
+        Arc::new(Self::with_mount(runtime, is_unchanging, None))
     }
 
-    /// Creates the arbiter of one of several mounts of a view, which are counted in `mounts`. No ring serves the view.
-    pub(crate) fn of_one_mount(runtime: Runtime, mounts: Arc<AtomicUsize>) -> Arc<Self> {
-        Arc::new(Self::with_mounts(runtime, false, Some(mounts)))
+    /// Creates the arbiter of one of several mounts of a view. No ring serves the view.
+    pub(crate) fn of_one_mount(runtime: Runtime, mount: Arc<OneMount>) -> Arc<Self> {
+        Arc::new(Self::with_mount(runtime, false, Some(mount)))
     }
 
-    fn with_mounts(runtime: Runtime, is_unchanging: bool, mounts: Option<Arc<AtomicUsize>>) -> Self {
+    fn with_mount(runtime: Runtime, is_unchanging: bool, mount: Option<Arc<OneMount>>) -> Self {
         Self {
             runtime,
             is_unchanging,
-            mounts,
+            mount,
             kernel: KernelCache::default(),
             state: Mutex::default(),
             changes: AtomicU64::new(0),
             directories: AtomicU64::new(0),
             shown: OnceLock::new(),
         }
-    }
-
-    /// Returns whether no other mount of this node changes directories. Homes wait for the kernels of other nodes only.
-    pub(crate) fn is_only_mount(&self) -> bool {
-        self.mounts.as_ref().is_none_or(|mounts| mounts.load(Ordering::SeqCst) <= 1)
     }
 
     pub(crate) fn is_unchanging(&self) -> bool {
@@ -194,14 +191,25 @@ impl Arbiter {
         self.state.lock().gates.get(&file).is_some_and(|gate| gate.is_open_in_kernel())
     }
 
-    /// Count of name changes through the ring. Read it before reading a directory's attributes for the kernel; see
-    /// [`Self::may_cache_attributes`].
+    /// Count of name changes through the ring or other mounts. Read it before reading a directory for the kernel; see
+    /// [`Self::may_cache_name`] and [`Self::may_cache_attributes`].
     pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+        match &self.mount {
+            Some(mount) => mount.changes(),
+            None => self.changes.load(Ordering::Acquire),
+        }
+    }
+
+    /// Returns whether the kernel may cache the name of a directory that was read when the count of changes was `changes`.
+    pub(crate) fn may_cache_name(&self, dir: FileNumber, changes: u64) -> bool {
+        self.mount.as_ref().is_none_or(|mount| mount.may_cache(dir, changes))
     }
 
     /// Returns whether the kernel may cache attributes of a directory that were read when the count of changes was `changes`.
     pub(crate) fn may_cache_attributes(&self, dir: FileNumber, changes: u64) -> bool {
+        if let Some(mount) = &self.mount {
+            return mount.may_cache(dir, changes);
+        }
         let now = self.now();
         let mut state = self.state.lock();
         if state.used.is_none() {

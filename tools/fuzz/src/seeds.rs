@@ -250,6 +250,7 @@ fn job_record(job: JobId) -> JobRecord {
             nodes: vec![HostSpec::new("localhost")],
             shared_dir: Some(PathBuf::from("/shared")),
             volume: None,
+            attached: None,
             aggregate: Aggregate::default(),
             capacity: Capacity::default(),
             device_root: PathBuf::from("/dev/shm"),

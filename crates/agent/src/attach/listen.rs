@@ -6,7 +6,7 @@
 use super::peer::Peer;
 use super::view::AttachedView;
 use super::{Answer, MESSAGE_SIZE_MAX, NodeAddress, REQUEST_TIME, Request, VERSION, line};
-use crate::arbiter::{ATTRIBUTES_LINGER, Arbiter};
+use crate::arbiter::{ATTRIBUTES_LINGER, Arbiter, Mounts, OneMount};
 use crate::fuse::{self, FuseFrontend, Serving, THREADS_PER_VIEW};
 use crate::views::Views;
 use parking_lot::Mutex;
@@ -45,7 +45,7 @@ struct Listener {
     /// Attachments of each user.
     users: Mutex<BTreeMap<u32, usize>>,
     /// Mounts that the agent serves.
-    mounts: Arc<AtomicUsize>,
+    mounts: Arc<Mounts>,
     /// Attachments whose threads may hold frames.
     framed: AtomicUsize,
 }
@@ -68,12 +68,12 @@ impl Drop for Place {
     }
 }
 
-/// Counts one in a number.
-struct Counted(Arc<Listener>, fn(&Listener) -> &AtomicUsize);
+/// Counts an attachment whose threads may hold frames.
+struct Framed(Arc<Listener>);
 
-impl Drop for Counted {
+impl Drop for Framed {
     fn drop(&mut self) {
-        (self.1)(&self.0).fetch_sub(1, Ordering::SeqCst);
+        self.0.framed.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -83,7 +83,8 @@ struct Attachment {
     frontend: FuseFrontend<AttachedView<SharedView>>,
     in_flight: Arc<fuse::InFlight>,
     threads: usize,
-    counts: Vec<Counted>,
+    mount: Arc<OneMount>,
+    framed: Option<Framed>,
 }
 
 impl Attachments {
@@ -214,7 +215,7 @@ impl Listener {
             }
         };
         answer(socket, &Answer::Attached);
-        let Attachment { view, frontend, in_flight, counts, .. } = attachment;
+        let Attachment { view, frontend, in_flight, framed, .. } = attachment;
         if let Err(fault) = session.run(frontend) {
             log::error!("a mount of user {user}: {fault}");
         }
@@ -223,7 +224,7 @@ impl Listener {
         self.runtime.spawn(async move {
             in_flight.ended().await;
             view.close_all().await;
-            drop((counts, place));
+            drop((framed, place));
         });
     }
 
@@ -233,7 +234,7 @@ impl Listener {
             let message = "the kernel has sent no request: the descriptor must be that of a new mount";
             return Err(Fault::new(Errno::ETIMEDOUT, message));
         }
-        if self.mounts.load(Ordering::SeqCst) > 1 {
+        if !attachment.mount.is_alone() {
             // What other mounts may cache longer while they are alone has expired then.
             pollster::block_on(self.runtime.sleep(ATTRIBUTES_LINGER));
         }
@@ -243,27 +244,22 @@ impl Listener {
 
     fn attachment(self: &Arc<Self>, peer: Peer) -> Attachment {
         let threads = if peer.is_checked() { THREADS_OF_OTHERS } else { THREADS_PER_VIEW };
-        let mut counts = vec![self.count(|listener| &listener.mounts).0];
-        let frames_max = self.views.frames() as usize / FRAMES_PART;
-        let has_frames = !peer.is_checked() && {
-            let (framed, before) = self.count(|listener| &listener.framed);
-            let fits = (before + 1) * threads <= frames_max;
-            if fits {
-                counts.push(framed);
-            }
-            fits
-        };
-        let view = Arc::new(AttachedView::new(self.views.shared().clone(), peer, has_frames));
-        let arbiter = Arbiter::of_one_mount(self.runtime.clone(), self.mounts.clone());
+        let framed = if peer.is_checked() { None } else { self.framed(threads) };
+        let mount = Arc::new(OneMount::new(self.runtime.clone(), self.mounts.clone()));
+        let shared = self.views.shared().clone();
+        let view = Arc::new(AttachedView::new(shared, peer, mount.clone(), framed.is_some()));
+        let arbiter = Arbiter::of_one_mount(self.runtime.clone(), mount.clone());
         let mut frontend = self.views.mount_frontend(view.clone(), (arbiter, threads / 2));
         let in_flight = frontend.count_requests();
-        Attachment { view, frontend, in_flight, threads, counts }
+        Attachment { view, frontend, in_flight, threads, mount, framed }
     }
 
-    /// Counts one more, and returns how many there were before.
-    fn count(self: &Arc<Self>, which: fn(&Self) -> &AtomicUsize) -> (Counted, usize) {
-        let before = which(self).fetch_add(1, Ordering::SeqCst);
-        (Counted(self.clone(), which), before)
+    /// Lets the threads of one more attachment hold a frame each, if there are enough.
+    fn framed(self: &Arc<Self>, threads: usize) -> Option<Framed> {
+        let before = self.framed.fetch_add(1, Ordering::SeqCst);
+        let framed = Framed(self.clone());
+        let frames_max = self.views.frames() as usize / FRAMES_PART;
+        ((before + 1) * threads <= frames_max).then_some(framed)
     }
 }
 

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_core::{Errno, Result};
 
+/// Most open files of an attachment, and most open directories. A client may withhold the kernel's releases.
+const HANDLES_MAX: usize = 1 << 17;
+
 /// An open file of an attachment.
 #[derive(Clone, Copy)]
 pub(super) struct OpenFile {
@@ -56,21 +59,23 @@ impl Numbers {
         if is_known { Ok(()) } else { Err(Errno::ESTALE.into()) }
     }
 
-    /// Registers an open file. Returns false if the attachment has ended.
+    /// Registers an open file. Returns false if the attachment has ended, or has too many.
     pub(super) fn opened(&self, handle: HandleNumber, open: OpenFile) -> bool {
         let mut state = self.0.lock();
-        if !state.is_over {
+        let may_open = !state.is_over && state.handles.len() < HANDLES_MAX;
+        if may_open {
             state.handles.insert(handle, open);
         }
-        !state.is_over
+        may_open
     }
 
     pub(super) fn opened_directory(&self, handle: HandleNumber) -> bool {
         let mut state = self.0.lock();
-        if !state.is_over {
+        let may_open = !state.is_over && state.directories.len() < HANDLES_MAX;
+        if may_open {
             state.directories.insert(handle);
         }
-        !state.is_over
+        may_open
     }
 
     /// Returns an open file, or `EBADF`.

@@ -8,6 +8,7 @@
 
 use super::numbers::{Left, Numbers, OpenFile};
 use super::peer::{Peer, READ, SEARCH, WRITE};
+use crate::arbiter::OneMount;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_client::lock_calls;
@@ -31,14 +32,15 @@ const ACL_XATTRS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_d
 pub(super) struct AttachedView<V> {
     view: Arc<V>,
     peer: Peer,
+    mount: Arc<OneMount>,
     numbers: Numbers,
     /// Threads may hold frames for writes that have not arrived yet.
     has_frames: bool,
 }
 
 impl<V: Vfs> AttachedView<V> {
-    pub(super) fn new(view: Arc<V>, peer: Peer, has_frames: bool) -> Self {
-        Self { view, peer, numbers: Numbers::default(), has_frames }
+    pub(super) fn new(view: Arc<V>, peer: Peer, mount: Arc<OneMount>, has_frames: bool) -> Self {
+        Self { view, peer, mount, numbers: Numbers::default(), has_frames }
     }
 
     /// Opens nothing from now on, and ends waits for locks.
@@ -85,11 +87,27 @@ impl<V: Vfs> AttachedView<V> {
         Err(Errno::EBADF.into())
     }
 
-    /// Looks up a name for a check, without a lookup for the kernel.
-    async fn peek(&self, (dir, name): Name<'_>) -> Result<Attr> {
+    /// Looks up a name without a lookup for the kernel.
+    async fn peek(&self, (dir, name): Name<'_>) -> Result<Found> {
         let found = self.view.lookup(dir, name).await?;
         self.view.forget(found.file, 1);
-        Ok(found.attr)
+        Ok(found)
+    }
+
+    /// Returns the directory of a name that is about to change, if other mounts may cache it.
+    async fn cached_directory(&self, name: Name<'_>) -> Option<FileNumber> {
+        if self.mount.is_alone() {
+            return None;
+        }
+        let found = self.peek(name).await.ok()?;
+        (found.attr.kind == FileKind::Directory).then_some(found.file)
+    }
+
+    /// Waits until no other mount shows these directories as they were. A call that has failed may have changed them, too.
+    async fn changed(&self, directories: impl IntoIterator<Item = FileNumber, IntoIter: Send> + Send) {
+        for dir in directories {
+            self.mount.changed(dir).await;
+        }
     }
 
     /// Checks that the peer may remove a name, if it exists. With `leaves` a directory under the name moves to another one, which changes it.
@@ -103,7 +121,7 @@ impl<V: Vfs> AttachedView<V> {
             return Ok(());
         }
         let attr = match self.peek(name).await {
-            Ok(attr) => attr,
+            Ok(found) => found.attr,
             Err(fault) if fault.errno == Errno::ENOENT => return Ok(()),
             Err(fault) => return Err(fault),
         };
@@ -135,7 +153,7 @@ impl<V: Vfs> AttachedView<V> {
     async fn opened(&self, file: FileNumber, mode: OpenMode, opened: Opened) -> Result<Opened> {
         if !self.numbers.opened(opened.handle, OpenFile { file, mode }) {
             lock_calls::release(&*self.view, opened.handle).await;
-            return Err(Errno::ENODEV.into());
+            return Err(Errno::ENFILE.into());
         }
         Ok(Opened { keep_cache: false, ..opened })
     }
@@ -164,6 +182,9 @@ impl<V: Vfs> Names for AttachedView<V> {
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
         self.check_known(file)?;
         self.check(dir, WRITE | SEARCH).await?;
+        if self.is_checked() {
+            self.peer.may_link(&self.view.getattr(file).await?)?;
+        }
         Ok(self.found(self.view.link(file, dir, name).await?))
     }
 
@@ -174,14 +195,20 @@ impl<V: Vfs> Names for AttachedView<V> {
 
     async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         self.check_removal((dir, name), false).await?;
-        self.view.rmdir(dir, name).await
+        let cached = self.cached_directory((dir, name)).await;
+        let removed = self.view.rmdir(dir, name).await;
+        self.changed(cached).await;
+        removed
     }
 
     async fn rename(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         let leaves = from.0 != to.0;
         self.check_removal(from, leaves).await?;
         self.check_removal(to, leaves && mode == RenameMode::Exchange).await?;
-        self.view.rename(from, to, mode).await
+        let cached = [self.cached_directory(from).await, self.cached_directory(to).await];
+        let renamed = self.view.rename(from, to, mode).await;
+        self.changed(cached.into_iter().flatten()).await;
+        renamed
     }
 }
 
@@ -212,7 +239,12 @@ impl<V: Vfs> Inodes for AttachedView<V> {
             }
             false => change,
         };
-        self.view.setattr(file, change).await
+        let is_access = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
+        let attr = self.view.setattr(file, change).await?;
+        if is_access && attr.kind == FileKind::Directory {
+            self.mount.changed(file).await;
+        }
+        Ok(attr)
     }
 
     async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
@@ -227,7 +259,7 @@ impl<V: Vfs> Directories for AttachedView<V> {
         let handle = self.view.open_dir(dir).await?;
         if !self.numbers.opened_directory(handle) {
             self.view.release_dir(handle);
-            return Err(Errno::ENODEV.into());
+            return Err(Errno::ENFILE.into());
         }
         Ok(handle)
     }

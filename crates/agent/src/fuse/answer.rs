@@ -11,11 +11,11 @@ use tameike_core::{Attr, FileKind, Result};
 use tameike_fuse::Reply;
 use tameike_fuse::abi::{Lifetimes, Space, open_flag};
 
-/// Time for which the kernel may cache a name.
-fn name_lifetime(arbiter: &Arbiter, kind: FileKind) -> Duration {
+/// Time for which the kernel may cache a name that was looked up when the arbiter's count was `changes`.
+fn name_lifetime(arbiter: &Arbiter, file: FileNumber, kind: FileKind, changes: u64) -> Duration {
     match kind {
         _ if arbiter.is_unchanging() => UNCHANGING_LIFETIME,
-        FileKind::Directory if arbiter.is_only_mount() => ATTRIBUTE_LIFETIME,
+        FileKind::Directory if arbiter.may_cache_name(file, changes) => ATTRIBUTE_LIFETIME,
         _ => NAME_LIFETIME,
     }
 }
@@ -25,8 +25,7 @@ fn attribute_lifetime(arbiter: &Arbiter, file: FileNumber, attr: &Attr, changes:
     if arbiter.is_unchanging() {
         return UNCHANGING_LIFETIME;
     }
-    let may_keep = attr.kind != FileKind::Directory
-        || (arbiter.is_only_mount() && arbiter.may_cache_attributes(file, changes));
+    let may_keep = attr.kind != FileKind::Directory || arbiter.may_cache_attributes(file, changes);
     if may_keep { ATTRIBUTE_LIFETIME } else { Duration::ZERO }
 }
 
@@ -45,7 +44,8 @@ pub(super) fn answer_done(reply: Reply, done: Result<()>) {
 pub(super) fn answer_entry(reply: Reply, found: Result<Found>, arbiter: &Arbiter, changes: u64) {
     answer(reply, found, |reply, found| {
         let attr = attribute_lifetime(arbiter, found.file, &found.attr, changes);
-        let lifetimes = Lifetimes { name: name_lifetime(arbiter, found.attr.kind), attr };
+        let lifetimes =
+            Lifetimes { name: name_lifetime(arbiter, found.file, found.attr.kind, changes), attr };
         reply.entry(found.file.0, &found.attr, lifetimes);
     });
 }

@@ -64,7 +64,7 @@ pub struct JobPlan {
     #[serde(default)]
     pub volume: Option<VolumeId>,
     /// The volume that each node mounts for programs of the job.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<OwnedVolume>,
     /// Settings of packing.
     #[serde(default)]
