@@ -203,6 +203,17 @@ fn a_stop_keeps_what_programs_have_written_to_open_files() {
 }
 
 #[test]
+fn df_counts_each_file_once_although_it_has_two_copies() {
+    let Some(volume) = Volume::start("df", "2", "2") else { return };
+    let said = volume.says(
+        r#"mkdir mnt; tameike volume mount $V mnt; head -c 8M /dev/urandom > mnt/file; sync mnt/file
+           df --block-size=1M --output=size,used mnt | tail -1; umount mnt"#,
+    );
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["64", "8"]);
+    volume.end();
+}
+
+#[test]
 fn impossible_actions_on_volumes_are_refused() {
     let Some(volume) = Volume::start("refused", "1", "1") else { return };
     let refused = |words: &[&str]| err(&of_volume(&volume, words).exits(71));

@@ -234,6 +234,9 @@ impl SharedView {
             space.free += part.capacity.saturating_sub(part.used);
             space.inodes += part.inodes;
         }
+        // A file takes space on as many nodes.
+        let replicas = self.cluster.replicas() as u64;
+        (space.capacity, space.free) = (space.capacity / replicas, space.free / replicas);
         // Only free space limits the number of inodes.
         space.inodes_free = space.free / BLOCK_SIZE as u64;
         Ok(space)
