@@ -315,6 +315,7 @@ fn lines() -> Vec<Seed> {
         memory: 4,
         region_memory: 5,
         shared_dir: Some(PathBuf::from("/shared")),
+        records_changes: true,
         aggregate: Aggregate { choice: AggregateChoice::Auto, size_max: 1 << 20, by_others: true },
         damage: vec!["lost".to_owned()],
     };

@@ -3,6 +3,7 @@
 use super::capacity::Capacity;
 use super::size;
 use crate::arguments::{DeviceChoice, JobOptions};
+use crate::mirror::target::MirrorTarget;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub struct Config {
     hosts: Option<Vec<String>>,
     hostfile: Option<PathBuf>,
     shared: Option<PathBuf>,
+    mirror: Option<MirrorTarget>,
+    mirror_receipt: Option<PathBuf>,
     aggregate: Option<AggregateChoice>,
     #[serde(default, deserialize_with = "memory")]
     aggregate_max: Option<u64>,
@@ -129,6 +132,8 @@ impl Config {
             hosts: options.hosts.clone().or_else(|| nodes.hosts.as_ref().map(|hosts| hosts.join(","))),
             hostfile: options.hostfile.clone().or_else(|| nodes.hostfile.clone()),
             shared: options.shared.clone().or_else(|| self.shared.clone()),
+            mirror: options.mirror.clone().or_else(|| self.mirror.clone()),
+            mirror_receipt: options.mirror_receipt.clone().or_else(|| self.mirror_receipt.clone()),
             aggregate: options.aggregate.or(self.aggregate),
             aggregate_max: options.aggregate_max.or(self.aggregate_max),
             packed_by_others: options.packed_by_others || self.packed_by_others.unwrap_or(false),
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn the_command_line_wins() {
         let config = parse(
-            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nreplicas = 2\nfabric = 'tcp'\ncores = '0,2-3'\n",
+            "local = 4\nshared = '/data'\nmirror = 'site:/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nreplicas = 2\nfabric = 'tcp'\ncores = '0,2-3'\n",
         )
         .expect("a good file");
         let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
@@ -166,6 +171,7 @@ mod tests {
         assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
         assert_eq!((options.memory, options.verify, options.connections), (Some(5), true, Some(9)));
         assert_eq!(options.replicas, Some(2));
+        assert_eq!(options.mirror.map(|target| target.to_string()).as_deref(), Some("site:/data"));
         assert_eq!((options.fabric, options.cores), (Some(FabricChoice::Tcp), CoreSet::new([0, 2, 3])));
         assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
     }
