@@ -174,7 +174,8 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("container");
         std::fs::create_dir(&path).expect("created");
-        let open = |must_be_own| open_container(path.clone(), must_be_own, None)().map_err(|fault| fault.errno);
+        let open =
+            |must_be_own| open_container(path.clone(), must_be_own, None)().map_err(|fault| fault.errno);
         assert!(open(true).is_ok_and(|dir| dir.why_not_own.is_none()));
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("permissions");
         assert_eq!(open(true).err(), Some(Errno::EPERM));

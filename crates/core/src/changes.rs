@@ -141,7 +141,8 @@ mod path_text {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        let byte = |c: char| u8::try_from(c).map_err(|_| D::Error::custom("a path has characters up to U+00FF"));
+        let byte =
+            |c: char| u8::try_from(c).map_err(|_| D::Error::custom("a path has characters up to U+00FF"));
         String::deserialize(deserializer)?.chars().map(byte).collect()
     }
 }

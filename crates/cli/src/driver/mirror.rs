@@ -49,7 +49,8 @@ impl Driver {
         };
         let sender = self.sender.clone();
         // The receiver lives until the process exits.
-        let mirror = Mirror::start(mirror_plan, source, move |event| drop(sender.send(Event::Mirror(event))))?;
+        let mirror =
+            Mirror::start(mirror_plan, source, move |event| drop(sender.send(Event::Mirror(event))))?;
         let (next_poll, (asked, drained, deadline, end)) = (monotonic(), Default::default());
         self.mirror = Some(MirrorLink { mirror, next_poll, asked, drained, deadline, end });
         Ok(())
@@ -94,7 +95,11 @@ impl Driver {
     pub(super) fn note_end_of_reports(&mut self, node: u32) {
         let Some(link) = &mut self.mirror else { return };
         link.asked.remove(&node);
-        if self.left.contains_key(&node) { link.mirror.forget_agent(node) } else { link.mirror.lose_agent(node) }
+        if self.left.contains_key(&node) {
+            link.mirror.forget_agent(node)
+        } else {
+            link.mirror.lose_agent(node)
+        }
     }
 
     pub(super) fn take_mirror_end(&mut self, end: MirrorEnd) -> Option<Notice> {

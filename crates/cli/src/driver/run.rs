@@ -88,7 +88,6 @@ pub(super) struct Ended {
     mirror: Option<Mirrored>,
 }
 
-
 /// Says how the mirror of a job has ended, and writes its receipt. Also returns whether that was written, if it is wanted.
 fn report_mirror(plan: &JobPlan, end: Option<&MirrorEnd>) -> (Option<Mirrored>, bool) {
     let (Some(target), Some(dir), Some(end)) = (&plan.mirror, &plan.shared_dir, end) else {
@@ -294,7 +293,9 @@ impl Driver {
             let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
         }
         let ended = self.end_after_drain::<A>(&drained, deadline, receipt);
-        for client in ended.mirror.iter().flat_map(|mirrored| clients.iter().map(move |client| (client, mirrored))) {
+        for client in
+            ended.mirror.iter().flat_map(|mirrored| clients.iter().map(move |client| (client, mirrored)))
+        {
             let (client, mirrored) = client;
             let _ = client.send(DriverReply::Mirrored(mirrored.clone()));
         }

@@ -160,10 +160,13 @@ impl Applied {
     /// Opens a staged file, which may be one of an earlier connection.
     pub fn stage(&mut self, path: &[u8], size: u64) -> Result<()> {
         if !self.has_incoming {
-            match self.in_dir(b"", || self.tree.make(INCOMING, &Special::Directory(0o700))) {
-                Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
-                _ => self.has_incoming = true,
-            }
+            self.keep_root_time(|it| {
+                match it.in_dir(b"", || it.tree.make(INCOMING, &Special::Directory(0o700))) {
+                    Err(fault) if fault.errno != Errno::EEXIST => Err(fault),
+                    _ => Ok(()),
+                }
+            })?;
+            self.has_incoming = true;
         }
         let place = staged(path);
         let file = match self.tree.create(&place, 0o600) {
@@ -175,6 +178,17 @@ impl Applied {
         }
         self.open = Some((place, file));
         Ok(())
+    }
+
+    /// Adds or removes [`INCOMING`] without a trace in the attributes of the root.
+    fn keep_root_time(&self, act: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        let before = self.tree.stat(b"")?;
+        act(self)?;
+        if self.tree.stat(b"")?.mode != before.mode {
+            self.tree.change(b"", &mode(before.mode))?;
+        }
+        let mtime = Some(SetTime::To(before.mtime));
+        self.tree.change(b"", &AttrChange { mtime, ..AttrChange::default() })
     }
 
     pub fn write(&mut self, path: &[u8], is_staged: bool, offset: u64, data: &[u8]) -> Result<()> {
@@ -355,22 +369,16 @@ impl Applied {
             return Ok(());
         }
         self.has_incoming = false;
-        let mtime = self.tree.stat(b"")?.mtime;
         for (item, _) in source::list(&self.tree, INCOMING)? {
             missing_is_done(self.tree.unlink(&join(INCOMING, &item.name)))?;
         }
-        missing_is_done(self.tree.rmdir(INCOMING))?;
-        let mtime = Some(SetTime::To(mtime));
-        self.tree.change(b"", &AttrChange { mtime, ..AttrChange::default() })?;
+        self.keep_root_time(|it| missing_is_done(it.in_dir(b"", || it.tree.rmdir(INCOMING))))?;
         self.tree.sync_dir(b"")
     }
 }
 
 /// Syncs files, some at a time. One that is missing was removed since.
-fn sync_all(
-    paths: BTreeSet<Vec<u8>>,
-    sync: impl Fn(&[u8]) -> Result<()> + Sync,
-) -> Vec<(Vec<u8>, Fault)> {
+fn sync_all(paths: BTreeSet<Vec<u8>>, sync: impl Fn(&[u8]) -> Result<()> + Sync) -> Vec<(Vec<u8>, Fault)> {
     let paths: Vec<_> = paths.into_iter().collect();
     let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -391,6 +399,3 @@ fn sync_all(
     });
     faults.into_inner()
 }
-
-#[cfg(test)]
-mod tests;

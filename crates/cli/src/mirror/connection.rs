@@ -143,7 +143,8 @@ impl Connection {
         let lines = self.errors.recv_timeout(LINES_LIMIT).unwrap_or_default();
         let status = match self.child.try_wait() {
             Ok(Some(status)) => format!("the receiver has ended ({status})"),
-            _ => fault.map_or_else(|| "the receiver has closed its output".to_owned(), |fault| fault.to_string()),
+            _ => fault
+                .map_or_else(|| "the receiver has closed its output".to_owned(), |fault| fault.to_string()),
         };
         let words = if lines.is_empty() { status } else { format!("{status}: {}", lines.join(" | ")) };
         Fault::new(Errno::ECONNRESET, words)

@@ -91,7 +91,8 @@ mod tests {
             known.learn(path.into(), InodeId(1));
         }
         known.forget(b"a");
-        let left: Vec<_> = known.files.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+        let left: Vec<_> =
+            known.files.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
         assert_eq!(left, ["a-b", "a0"]);
     }
 

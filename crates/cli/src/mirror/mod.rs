@@ -33,6 +33,3 @@ pub use command::{mirror, receiver};
 pub use outcome::{advice, messages};
 pub use receive::receive;
 pub use worker::{Mirror, MirrorEnd, MirrorEvent, MirrorPlan, MirrorStatus};
-
-#[cfg(test)]
-mod tests;

@@ -151,7 +151,13 @@ impl Pending {
     }
 
     /// Adds a path that another entry concerns as well.
-    pub fn add_beside(&mut self, path: Vec<u8>, content: Vec<(InodeId, Content)>, of: &Entry, is_other_name: bool) {
+    pub fn add_beside(
+        &mut self,
+        path: Vec<u8>,
+        content: Vec<(InodeId, Content)>,
+        of: &Entry,
+        is_other_name: bool,
+    ) {
         let (since, of) = (of.since, of.of.clone());
         self.add(path, Entry { content, is_other_name, since, of, ..Entry::default() });
     }

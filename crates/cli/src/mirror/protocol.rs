@@ -208,7 +208,8 @@ pub fn check_path(path: &[u8], may_be_root: bool) -> Result<()> {
 pub fn write_frame<T: Serialize>(out: &mut impl Write, message: &T, data: &[u8]) -> Result<()> {
     let message = encode(message)?;
     let sizes = [message.len() as u32, data.len() as u32].map(u32::to_le_bytes).concat();
-    let written = out.write_all(&sizes).and_then(|()| out.write_all(&message)).and_then(|()| out.write_all(data));
+    let written =
+        out.write_all(&sizes).and_then(|()| out.write_all(&message)).and_then(|()| out.write_all(data));
     written.map_err(|error| Fault::from_os("writing to the mirror", &error))
 }
 
@@ -220,7 +221,8 @@ pub fn read_frame<T: DeserializeOwned>(input: &mut impl Read) -> Result<Option<(
         0 => return Ok(None),
         _ => input.read_exact(&mut sizes[1..]).map_err(failed)?,
     }
-    let size = |at: usize| u32::from_le_bytes([sizes[at], sizes[at + 1], sizes[at + 2], sizes[at + 3]]) as usize;
+    let size =
+        |at: usize| u32::from_le_bytes([sizes[at], sizes[at + 1], sizes[at + 2], sizes[at + 3]]) as usize;
     let (message_size, data_size) = (size(0), size(4));
     if message_size > MESSAGE_SIZE_MAX || data_size > BLOCK_SIZE {
         return Err(Fault::new(Errno::EPROTO, "a frame exceeds the largest size"));
@@ -256,7 +258,9 @@ mod tests {
         for good in ["a", "a/b.c", "...", ".tameike-packed/00000000.data"] {
             assert_eq!(check_path(good.as_bytes(), false), Ok(()), "{good}");
         }
-        for bad in ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\0", "a/.tameike-moved-1"] {
+        for bad in
+            ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\0", "a/.tameike-moved-1"]
+        {
             assert!(check_path(bad.as_bytes(), false).is_err(), "{bad}");
         }
         assert!(check_path(&[b'a'; 300], false).is_err());

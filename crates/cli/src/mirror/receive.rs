@@ -53,12 +53,15 @@ fn open(dir: &Path) -> Result<(PosixTree, OwnedFd)> {
         Fault::from_os(format_args!("{doing} the directory {}", dir.display()), &error)
     };
     match std::fs::create_dir(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed("making", error)),
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(failed("making", error));
+        }
         _ => {}
     }
     let tree = PosixTree::open(dir)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let lock = rustix::fs::open(dir, flags, Mode::empty()).map_err(|error| failed("opening", error.into()))?;
+    let lock =
+        rustix::fs::open(dir, flags, Mode::empty()).map_err(|error| failed("opening", error.into()))?;
     let try_lock = || match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => None,
         locked => Some(locked),
@@ -86,7 +89,8 @@ pub fn serve(tree: PosixTree, input: &mut impl Read, out: &mut impl Write) -> Re
         return Err(Fault::new(Errno::EPROTO, "the first order is not a hello"));
     };
     if version != VERSION {
-        let message = format!("the sender has version {version} of the protocol, and this program has {VERSION}");
+        let message =
+            format!("the sender has version {version} of the protocol, and this program has {VERSION}");
         return Err(Fault::new(Errno::EPROTO, message));
     }
     let is_mirror = applied.is_mirror(makes_mirror)?;

@@ -53,6 +53,8 @@ pub struct Session<'a> {
     pub(super) learned: Vec<(Vec<u8>, InodeId)>,
     /// Bytes of files that were sent.
     pub bytes: u64,
+    /// The mirror has made a batch durable.
+    pub has_committed: bool,
 }
 
 impl<'a> Session<'a> {
@@ -76,6 +78,7 @@ impl<'a> Session<'a> {
             arrived_faults,
             learned,
             bytes: 0,
+            has_committed: false,
         }
     }
 
@@ -118,6 +121,7 @@ impl<'a> Session<'a> {
             remove_below(&mut self.dirs, path);
         }
         self.pending.lock().complete(number, faults, monotonic());
+        self.has_committed = true;
         Ok(())
     }
 
@@ -170,7 +174,12 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn send_readable(&mut self, path: &[u8], entry: &Entry, faults: &mut Vec<(Vec<u8>, Fault)>) -> Result<()> {
+    fn send_readable(
+        &mut self,
+        path: &[u8],
+        entry: &Entry,
+        faults: &mut Vec<(Vec<u8>, Fault)>,
+    ) -> Result<()> {
         let sent = match self.send_path(path, entry) {
             // It was removed or replaced meanwhile, which is recorded.
             Err(fault) if fault.kind() == FaultKind::Missing && !self.connection.is_broken() => {
@@ -227,9 +236,10 @@ impl<'a> Session<'a> {
             return;
         }
         let here = stat.map(FileStat::inode_id);
-        let moved = entry.content.iter().filter(|(inode, content)| {
-            Some(*inode) != here && *content != Content::Unchanged
-        });
+        let moved = entry
+            .content
+            .iter()
+            .filter(|(inode, content)| Some(*inode) != here && *content != Content::Unchanged);
         for (inode, content) in moved {
             let mut pending = self.pending.lock();
             let Some(to) = pending.moved_to(path).filter(|to| to != path) else { continue };
@@ -255,8 +265,7 @@ impl<'a> Session<'a> {
 
     fn send_special(&mut self, path: &[u8], stat: &FileStat, entry: &Entry) -> Result<()> {
         let attributes = attributes_of(self.source, path, stat)?;
-        let target =
-            if stat.kind == FileKind::Symlink { self.source.read_link(path)? } else { Vec::new() };
+        let target = if stat.kind == FileKind::Symlink { self.source.read_link(path)? } else { Vec::new() };
         let is_dir = stat.kind == FileKind::Directory;
         self.known.forget_file(path, is_dir);
         self.touch(path);
@@ -343,7 +352,8 @@ impl<'a> Session<'a> {
     /// Sends the order that ends a file.
     pub(super) fn send_end(&mut self, path: &[u8], attributes: Attributes, is_staged: bool) -> Result<()> {
         let path = path.to_vec();
-        let order = if is_staged { Order::Publish { path, attributes } } else { Order::Finish { path, attributes } };
+        let order =
+            if is_staged { Order::Publish { path, attributes } } else { Order::Finish { path, attributes } };
         self.connection.send(&order, &[])
     }
 }

@@ -66,8 +66,9 @@ impl MirrorTarget {
         if self.host.is_some() {
             return Ok(self);
         }
-        let absolute = std::path::absolute(&self.dir)
-            .map_err(|error| Fault::from_os(format_args!("finding the directory {}", self.dir.display()), &error))?;
+        let absolute = std::path::absolute(&self.dir).map_err(|error| {
+            Fault::from_os(format_args!("finding the directory {}", self.dir.display()), &error)
+        })?;
         // It may not exist yet.
         self.dir = absolute.canonicalize().unwrap_or(absolute);
         if self.dir.starts_with(source) || source.starts_with(&self.dir) {

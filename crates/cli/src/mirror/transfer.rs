@@ -19,7 +19,13 @@ struct Sent<'a> {
 
 impl Session<'_> {
     /// Sends a regular file. `content` may differ at the mirror, if that has the file.
-    pub(super) fn send_file(&mut self, path: &[u8], stat: &FileStat, content: Content, is_known: bool) -> Result<()> {
+    pub(super) fn send_file(
+        &mut self,
+        path: &[u8],
+        stat: &FileStat,
+        content: Content,
+        is_known: bool,
+    ) -> Result<()> {
         let mut attributes = attributes_of(self.source, path, stat)?;
         let is_small = stat.size <= BLOCK_SIZE as u64;
         if is_known && content == Content::Unchanged {

@@ -133,8 +133,9 @@ impl Mirror {
         shared.pending.lock().add_everything(monotonic());
         let at_work = shared.clone();
         start_thread("mirror", move || {
-            let end = Worker { shared: &at_work, known: Known::default(), compared: Compared::default(), verified: 0 }
-                .run(&*source);
+            let (known, compared) = (Known::default(), Compared::default());
+            let worker = Worker { shared: &at_work, known, compared, verified: 0, has_progressed: false };
+            let end = worker.run(&*source);
             (at_work.notify)(MirrorEvent::Ended(end));
         })?;
         Ok(Self { shared })
@@ -211,9 +212,9 @@ impl Mirror {
         MirrorStatus {
             target: self.shared.plan.target.clone(),
             is_connected: state.is_connected,
-            lag_ms: pending
-                .oldest()
-                .map_or(0, |since| monotonic().saturating_sub(since).as_millis().try_into().unwrap_or(u64::MAX)),
+            lag_ms: pending.oldest().map_or(0, |since| {
+                monotonic().saturating_sub(since).as_millis().try_into().unwrap_or(u64::MAX)
+            }),
             paths: pending.count_paths() as u64,
             is_comparing: pending.is_comparing(),
             fault: outage.or(failed),
@@ -231,6 +232,8 @@ struct Worker<'a> {
     known: Known,
     compared: Compared,
     verified: u32,
+    /// The last connection has made changes durable.
+    has_progressed: bool,
 }
 
 impl Worker<'_> {
@@ -248,8 +251,9 @@ impl Worker<'_> {
                 Err(fault) => fault,
             };
             self.shared.pending.lock().restore();
-            // A connection that lasted was a good one.
-            pause = if monotonic() - begin > 2 * PAUSE_MAX { PAUSE_MIN } else { pause };
+            if std::mem::take(&mut self.has_progressed) {
+                pause = PAUSE_MIN;
+            }
             if self.is_given_up(&fault) || !self.pause(pause) {
                 return self.end(Vec::new());
             }
@@ -278,7 +282,9 @@ impl Worker<'_> {
         let is_silent = state.is_aborted;
         drop(state);
         if is_first && !is_silent {
-            self.say(format!("not reachable ({fault}); the job goes on, and the mirror gets its changes later"));
+            self.say(format!(
+                "not reachable ({fault}); the job goes on, and the mirror gets its changes later"
+            ));
         }
     }
 
@@ -292,7 +298,8 @@ impl Worker<'_> {
         let lasts = state.outage.as_ref().map_or(Duration::ZERO, |(begin, _)| monotonic() - *begin);
         let was_never_reached = self.shared.plan.is_explicit && self.compared == Compared::default();
         let is_too_long = state.is_finishing && lasts > self.shared.plan.outage_limit;
-        let is_source_gone = matches!(fault.errno, Errno::EACCES | Errno::EPERM) && self.shared.plan.is_explicit;
+        let is_source_gone =
+            matches!(fault.errno, Errno::EACCES | Errno::EPERM) && self.shared.plan.is_explicit;
         state.is_aborted || was_never_reached || is_too_long || is_source_gone
     }
 
@@ -324,6 +331,7 @@ impl Worker<'_> {
         let (shared, mut known, mut compared) = (self.shared, std::mem::take(&mut self.known), self.compared);
         let mut session = Session::new(source, &shared.pending, &mut known, connected);
         let served = self.serve_session(&mut session, &mut compared);
+        self.has_progressed = session.has_committed;
         drop(session);
         (self.known, self.compared) = (known, compared);
         served.inspect_err(|fault| self.note_outage(fault))
@@ -422,7 +430,9 @@ impl Worker<'_> {
         if let Some((_, fault)) = &state.outage {
             faults.push(format!("not reachable: {fault}"));
         }
-        faults.extend(pending.is_comparing().then(|| "the comparison of the directories did not end".to_owned()));
+        faults.extend(
+            pending.is_comparing().then(|| "the comparison of the directories did not end".to_owned()),
+        );
         let failed: std::collections::BTreeMap<_, _> =
             pending.failed().map(|(path, _, fault)| (path, fault.to_string())).collect();
         let lacking = pending.lacking();

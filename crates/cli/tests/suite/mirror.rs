@@ -54,7 +54,8 @@ fn xattrs(path: &Path) -> Vec<(String, Vec<u8>)> {
         .filter(|name| *name != b"user.tameike.mirror")
         .map(|name| {
             let mut value = vec![0; 4096];
-            let size = rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value).expect("a value");
+            let size =
+                rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value).expect("a value");
             (String::from_utf8_lossy(name).into_owned(), value[..size].to_vec())
         })
         .collect();
@@ -68,7 +69,13 @@ fn assert_equal(source: &Path, mirror: &Path) {
     let only = |a: &[String], b: &[String]| {
         a.iter().filter(|line| !b.contains(line)).take(10).cloned().collect::<Vec<_>>().join("\n")
     };
-    assert_eq!(here.len(), there.len(), "source only:\n{}\nmirror only:\n{}", only(&here, &there), only(&there, &here));
+    assert_eq!(
+        here.len(),
+        there.len(),
+        "source only:\n{}\nmirror only:\n{}",
+        only(&here, &there),
+        only(&there, &here)
+    );
     assert!(here == there, "source:\n{}\nmirror:\n{}", only(&here, &there), only(&there, &here));
 }
 
@@ -79,7 +86,7 @@ fn receivers(mirror: &Path) -> Vec<u32> {
     processes
         .filter(|entry| {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            line == wanted
+            line.ends_with(&wanted)
         })
         .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
         .collect()
@@ -222,4 +229,211 @@ fn a_mirror_is_identical_after_cuts_of_the_connection() {
     println!("{}", err(&output));
     assert_equal(site.shared(), &mirror);
     assert_contains(&err(&output), &["not reachable", "reached again", "files identical"]);
+}
+
+/// A stub for ssh that runs the command here, unless the file `down` exists.
+fn stub_ssh(site: &Site) -> (PathBuf, PathBuf) {
+    let (ssh, down) = (site.plain().join("ssh"), site.plain().join("down"));
+    let script = format!(
+        "#!/bin/sh\n[ -e {} ] && {{ echo 'no route to host' >&2; exit 255; }}\necho 'a banner of the site'\ncd / && exec env -i \
+         PATH=\"$PATH\" sh -c \"$2\"\n",
+        down.display()
+    );
+    fs::write(&ssh, script).expect("written");
+    fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).expect("ours");
+    (ssh, down)
+}
+
+/// S57c. S57f.
+#[test]
+fn a_mirror_that_is_unreachable_at_the_end_is_completed_later() {
+    let (site, job) = new_job("away");
+    let mirror = mirror_of(&site);
+    let (ssh, down) = stub_ssh(&site);
+    let target = format!("site:{}", mirror.display());
+    let receipt = site.plain().join("receipt");
+    let options =
+        ["--job", &job.name, "--mirror", &target, "--grace", "1", "--mirror-receipt", utf8(&receipt)];
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; echo first > first; mkdir old; echo x > old/file
+           until [ -e {down}.done ]; do sleep 0.05; done
+           echo second > second; rm -r old; sleep 0.7; tameike status"#,
+        down = down.display(),
+    );
+    let running = Background::start(site.job(1, &options, &script).env("TAMEIKE_SSH", &ssh));
+    wait_for("the first files", || {
+        (mirror.join("first").exists() && mirror.join("old/file").exists()).then_some(())
+    });
+    fs::write(&down, "").expect("written");
+    receivers(&mirror).into_iter().for_each(|receiver| assert!(signal(receiver, "KILL")));
+    fs::write(site.plain().join("down.done"), "").expect("written");
+    let output = running.output();
+    assert_code(&output, 75);
+    let advice = format!("run: tameike mirror {} {target}", site.shared().display());
+    assert_contains(&err(&output), &["not reachable", "no route to host", "is incomplete", &advice]);
+    assert_contains(&out(&output), &[&format!("mirror {target}: not connected, lag ")]);
+    assert!(mirror.join("first").exists() && mirror.join("old").exists() && !mirror.join("second").exists());
+    assert_eq!(json(&receipt)["complete"], Value::Bool(false));
+    let complete = |code: i32| {
+        let mut command = site.tameike(&["mirror", utf8(site.shared()), &target]);
+        command.env("TAMEIKE_SSH", &ssh).exits(code)
+    };
+    assert_contains(&err(&complete(75)), &["no route to host"]);
+    fs::remove_file(&down).expect("removed");
+    assert_contains(&err(&complete(0)), &["2 files equal by size and time"]);
+    assert_equal(site.shared(), &mirror);
+    assert_contains(&err(&complete(0)), &[", 0 differing names sent or removed"]);
+}
+
+/// S57f.
+#[test]
+fn a_comparison_finds_what_differs() {
+    let site = Site::new();
+    let mirror = mirror_of(&site);
+    let shared = site.shared();
+    fs::create_dir_all(shared.join("a/b")).expect("made");
+    let content = vec![7_u8; 3_500_000];
+    fs::write(shared.join("a/large"), &content).expect("written");
+    fs::write(shared.join("a/small"), "small").expect("written");
+    fs::write(shared.join("a/b/secret"), "one").expect("written");
+    symlink("x", shared.join("a/link")).expect("made");
+    succeed(&mut mirror_command(&site, &mirror, &[]));
+    assert_equal(shared, &mirror);
+    // The mirror has other names, kinds and contents.
+    let time = fs::metadata(mirror.join("a/b/secret")).expect("a file").modified().expect("a time");
+    fs::write(mirror.join("a/b/secret"), "two").expect("written");
+    fs::File::options()
+        .write(true)
+        .open(mirror.join("a/b/secret"))
+        .expect("open")
+        .set_modified(time)
+        .expect("set");
+    fs::remove_file(mirror.join("a/small")).expect("removed");
+    fs::create_dir_all(mirror.join("a/small/full")).expect("made");
+    fs::remove_file(mirror.join("a/link")).expect("removed");
+    fs::create_dir_all(mirror.join("surplus/dir")).expect("made");
+    fs::write(mirror.join("surplus/dir/file"), "x").expect("written");
+    let mut changed = content;
+    changed[2_000_000] = 8;
+    fs::write(shared.join("a/large"), &changed).expect("written");
+    succeed(&mut mirror_command(&site, &mirror, &[]));
+    assert_eq!(fs::read(mirror.join("a/b/secret")).expect("a file"), b"two");
+    succeed(&mut mirror_command(&site, &mirror, &["--verify"]));
+    assert_equal(shared, &mirror);
+    let refused = mirror_command(&site, &shared.join("a"), &[]).exits(71);
+    assert_contains(&err(&refused), &["must be apart"]);
+}
+
+/// S57g.
+#[test]
+fn names_of_others_at_the_mirror_stay() {
+    let (site, job) = new_job("others");
+    let mirror = mirror_of(&site);
+    fs::create_dir_all(mirror.join("theirs")).expect("made");
+    let options = ["--job", &job.name, "--mirror", utf8(&mirror)];
+    let output = site.job(1, &options, r#"echo x > "$TAMEIKE_CACHE/file""#).exits(0);
+    assert!(mirror.join("file").exists() && mirror.join("theirs").exists());
+    assert_contains(&err(&output), &["1 file identical", "1 names that", "are left"]);
+    succeed(&mut mirror_command(&site, &mirror, &[]));
+    assert!(!mirror.join("theirs").exists());
+    assert_equal(site.shared(), &mirror);
+}
+
+/// S57h.
+#[test]
+fn status_shows_the_lag_of_a_mirror() {
+    let (site, job) = new_job("lag");
+    let mirror = mirror_of(&site);
+    let seed = seed() % (1 << 40);
+    let running = Background::start(&mut changing(&site, &job.name, &mirror, seed, &[]));
+    await_files(&mirror);
+    sleep_ms(1000);
+    let (mut lags, begin) = (Vec::new(), Instant::now());
+    while begin.elapsed() < Duration::from_secs(8) {
+        let text = succeed(&mut site.tameike(&["status", "--job", &job.name, "--json"]));
+        let status: Value = serde_json::from_str(&text).expect("JSON");
+        let mirror = &status[0]["running"]["mirror"];
+        assert_eq!(mirror["is_connected"], Value::Bool(true), "{status}");
+        lags.push(mirror["lag_ms"].as_u64().expect("a number"));
+        sleep_ms(100);
+    }
+    lags.sort_unstable();
+    println!("lag in ms: median {}, largest {}", lags[lags.len() / 2], lags[lags.len() - 1]);
+    assert!(lags[lags.len() - 1] <= 5000, "{lags:?}");
+    let text = succeed(&mut site.tameike(&["status", "--job", &job.name]));
+    assert_contains(&text, &[&format!("mirror {}: ", mirror.display())]);
+    fs::write(site.plain().join("stop"), "").expect("written");
+    assert_code(&running.output(), 0);
+    assert_equal(site.shared(), &mirror);
+}
+
+/// Files that the packer promotes when the job ends are mirrored too.
+#[test]
+fn packed_files_are_mirrored() {
+    let (site, job) = new_job("packed-mirror");
+    let mirror = mirror_of(&site);
+    let options =
+        ["--job", &job.name, "--mirror", utf8(&mirror), "--aggregate=on", "--aggregate-max", "1MiB"];
+    let script = r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq 200); do echo $i > d/$i; done
+        head -c 3000000 /dev/urandom > d/large; sleep 1; rm d/7; echo changed > d/8; mv d/9 d/renamed"#;
+    site.job(2, &options, script).exits(0);
+    assert!(mirror.join(".tameike-packed").is_dir() && mirror.join("d/large").is_file());
+    assert_equal(site.shared(), &mirror);
+}
+
+/// S57i.
+#[test]
+fn a_recovered_job_completes_its_mirror() {
+    let (site, job) = new_job("recovered-mirror");
+    let mirror = mirror_of(&site);
+    let ready = site.plain().join("ready");
+    let options = ["--job", &job.name, "--mirror", utf8(&mirror), "--device", utf8(site.disk())];
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; echo first > first; mkdir -p d/e; head -c 4000000 /dev/urandom > d/e/large; sync d/e/large
+           sleep 0.7; echo last > d/last; mv d/e f; touch {}; sleep 1000"#,
+        ready.display()
+    );
+    let running = Background::start_until(&mut site.job(1, &options, &script), &ready);
+    job.kill(&site, running, 0..1);
+    let output = site.tameike(&["recover", "--job", &job.name]).output().expect("it runs");
+    assert_code(&output, 0);
+    assert_contains(&err(&output), &["identical"]);
+    assert_equal(site.shared(), &mirror);
+}
+
+/// The changes of an agent that fails are found by a comparison.
+#[test]
+fn a_failed_agent_loses_no_change() {
+    let (site, job) = new_job("failed-mirror");
+    let mirror = mirror_of(&site);
+    let seed = seed() % (1 << 40);
+    let program = site.python(CHANGER);
+    let stop = site.plain().join("stop");
+    let options = ["--job", &job.name, "--mirror", utf8(&mirror), "--replicas", "2"];
+    let script = format!(r#"{program} "$TAMEIKE_CACHE" {seed} {}"#, stop.display());
+    let running = Background::start(&mut site.job(3, &options, &script));
+    await_files(&mirror);
+    sleep_ms(1500);
+    assert!(job.kill_agent(2));
+    sleep_ms(4000);
+    fs::write(stop, "").expect("written");
+    let output = running.output();
+    assert_code(&output, 0);
+    assert_equal(site.shared(), &mirror);
+}
+
+/// S57a.
+#[test]
+fn a_background_job_shows_the_end_of_its_mirror() {
+    let (site, job) = new_job("up-mirror");
+    let mirror = mirror_of(&site);
+    let mut up =
+        site.tameike(&["up", "--job", &job.name, "--shared", utf8(site.shared()), "--mirror", utf8(&mirror)]);
+    let output = up.stdout(Stdio::piped()).output().expect("it runs");
+    assert!(output.status.success(), "{}", shown(&output));
+    let words = ["exec", "--job", &job.name, "--", "sh", "-c", r#"echo x > "$TAMEIKE_CACHE/file""#];
+    succeed(&mut site.tameike(&words));
+    let text = succeed(&mut site.tameike(&["down", "--job", &job.name]));
+    assert_contains(&text, &["1 file identical"]);
+    assert_equal(site.shared(), &mirror);
 }

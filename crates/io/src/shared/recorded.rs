@@ -5,8 +5,8 @@
 
 use super::change_log::ChangeLog;
 use super::{
-    Access, Allocate, FileStat, OpenFileCache, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace,
-    WholeFile, XattrMode, join,
+    Access, Allocate, FileStat, OpenFileCache, Pin, Seek, SharedDir, SharedFile, SharedFs, Special,
+    TreeSpace, WholeFile, XattrMode, join,
 };
 use std::sync::{Arc, OnceLock};
 use tameike_core::attr::AttrChange;
@@ -329,9 +329,10 @@ mod tests {
         let shown = |change| match change {
             Change::Everything => ("everything".to_owned(), Content::Whole),
             Change::Path { path, content, .. } => (String::from_utf8_lossy(&path).into_owned(), content),
-            Change::Renamed { from, to } => {
-                (format!("{} > {}", String::from_utf8_lossy(&from), String::from_utf8_lossy(&to)), Content::Whole)
-            }
+            Change::Renamed { from, to } => (
+                format!("{} > {}", String::from_utf8_lossy(&from), String::from_utf8_lossy(&to)),
+                Content::Whole,
+            ),
         };
         log.report(0).changes.into_iter().map(|numbered| shown(numbered.change)).collect()
     }
