@@ -13,7 +13,7 @@ pub mod driver;
 mod exit;
 mod layout;
 mod manual;
-mod mirror;
+pub mod mirror;
 mod node;
 pub mod place;
 mod report;

@@ -44,7 +44,7 @@ impl FileRanges {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// Nothing.
+    /// No byte.
     #[default]
     Unchanged,
     /// These ranges, as far as the file has them. A truncated file has changed from its shorter end on.

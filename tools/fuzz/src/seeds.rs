@@ -11,6 +11,7 @@ use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
     CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, NodeRecord, Progress, Secret, Undrained,
 };
+use tameike_core::changes::{Change, Changes, Content, NumberedChange};
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{
@@ -248,6 +249,9 @@ fn job_record(job: JobId) -> JobRecord {
             job,
             nodes: vec![HostSpec::new("localhost")],
             shared_dir: Some(PathBuf::from("/shared")),
+            mirror: Some("site:/mirror".parse().expect("a target")),
+            mirror_receipt: Some(PathBuf::from("/receipt")),
+            volume: None,
             aggregate: Aggregate::default(),
             capacity: Capacity::default(),
             device_root: PathBuf::from("/dev/shm"),
@@ -301,6 +305,7 @@ fn lines() -> Vec<Seed> {
         job: job.clone(),
         node: NodeId(1),
         mode: AgentMode::Recover,
+        volume: None,
         secret: Secret([7; 32]),
         base_dir: PathBuf::from("/tmp/tameike-0"),
         listen: "127.0.0.1:0".to_owned(),
@@ -355,6 +360,7 @@ fn lines() -> Vec<Seed> {
         ),
         line("control", "ready", &answer(AgentReply::Ready { node: node(), address: "a:1".to_owned() })),
         line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),
+        line("control", "changes", &answer(AgentReply::Changes(changes()))),
         line("control", "stopped", &answer(AgentReply::Stopped(LEFT))),
         line("control", "launch", &ClientRequest::Launch(launch)),
         line("control", "progress", &DriverReply::Progress(Progress::default())),
@@ -362,6 +368,16 @@ fn lines() -> Vec<Seed> {
         line("records", "node", &state),
         line("records", "owner", &owner),
     ]
+}
+
+/// One change of each kind.
+fn changes() -> Changes {
+    let path =
+        Change::Path { path: b"a\xff".to_vec(), inode: Some(InodeId(7)), content: Content::range(1..9) };
+    let renamed = Change::Renamed { from: b"a".to_vec(), to: b"b".to_vec() };
+    let numbered = |(number, change)| NumberedChange { number, age_ms: 5, change };
+    let changes = (1..).zip([path, renamed, Change::Everything]).map(numbered).collect();
+    Changes { changes, has_more: true }
 }
 
 /// Parts of a container.
@@ -395,7 +411,15 @@ fn patches() -> Vec<Seed> {
     ]
 }
 
+/// Frames of a mirror.
+fn mirror() -> Vec<Seed> {
+    let [orders, replies] = tameike::mirror::fuzz::seeds();
+    vec![("mirror", "orders".to_owned(), orders), ("mirror", "replies".to_owned(), replies)]
+}
+
 /// All seeds.
 pub fn all() -> Vec<Seed> {
-    [messages(), patches(), store(), journal(), machine(), ring(), settings(), lines(), containers()].concat()
+    let others =
+        [patches(), store(), journal(), machine(), ring(), settings(), lines(), containers(), mirror()];
+    [messages(), others.concat()].concat()
 }

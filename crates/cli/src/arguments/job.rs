@@ -275,7 +275,7 @@ Examples:
   tameike cache stat --job demo --files 5
   tameike cache stat \"$TAMEIKE_CACHE/weights.bin\"";
 
-/// Below the options in `tameike recover --help`.
+/// Below the options in `tameike grow --help`.
 pub(super) const GROW_LONG_HELP: &str = "\
 `grow` starts agents on the new nodes, with the settings of the job, and waits until
 each node has an even share of the data. Programs go on; requests to a node wait for
@@ -315,6 +315,8 @@ and for damaged journals.
 
 A restart of a machine loses what was only in its memory: `recover` then names the
 nodes that lost data, and drains what the other nodes have.
+
+The mirror of a job with --mirror is compared with the shared directory and completed.
 
 Exit code: 0 if everything is on the shared file system, or if there was nothing
 to do; 75 if something is missing (the journals stay), lost or interrupted; 71 if a

@@ -17,7 +17,7 @@ use tameike_io::shared::PosixTree;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which an agent that has not answered is asked again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Time for the thread to end after it was told to.
+/// Time for the thread to end after it was aborted.
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The mirror of a running job.
@@ -160,7 +160,7 @@ impl Driver {
     }
 
     /// The state of the mirror, for `status`.
-    pub(super) fn mirror_status(&self) -> Option<MirrorStatus> {
-        self.mirror.as_ref().map(|link| link.mirror.status())
+    pub(super) fn mirror_status(&self) -> Option<Box<MirrorStatus>> {
+        self.mirror.as_ref().map(|link| Box::new(link.mirror.status()))
     }
 }

@@ -208,7 +208,7 @@ pub struct JobStatus {
     pub replicas: Option<ReplicaStatus>,
     /// The mirror of the shared directory, if the job has one.
     #[serde(default)]
-    pub mirror: Option<MirrorStatus>,
+    pub mirror: Option<Box<MirrorStatus>>,
 }
 
 /// State of a volume.

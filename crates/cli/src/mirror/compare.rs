@@ -25,6 +25,16 @@ pub struct Compared {
     pub surplus: u64,
 }
 
+/// Paths in a directory that was compared.
+#[derive(Default)]
+struct Found {
+    differing: Vec<Vec<u8>>,
+    /// Directories to compare next.
+    dirs: Vec<Vec<u8>>,
+    /// Regular files that look equal.
+    equal: Vec<Vec<u8>>,
+}
+
 /// How a file of the source and one of the mirror differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
@@ -76,7 +86,7 @@ impl Session<'_> {
             Ok(here) => here,
         };
         let there = self.list_mirror(&walk.path)?;
-        let (mut differing, dirs, mut equal) = self.difference(&walk, here, there, compared);
+        let Found { mut differing, dirs, mut equal } = self.difference(&walk, here, there, compared);
         if walk.path.is_empty() {
             differing.push(Vec::new());
         }
@@ -98,15 +108,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Returns the paths that differ, the directories to compare next, and the regular files that look equal.
+    /// Compares the files of a directory.
     fn difference(
         &mut self,
         walk: &Walk,
         here: Vec<(Item, FileStat)>,
         mut there: BTreeMap<Vec<u8>, Item>,
         compared: &mut Compared,
-    ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Vec<Vec<u8>>) {
-        let (mut differing, mut dirs, mut equal) = (Vec::new(), Vec::new(), Vec::new());
+    ) -> Found {
+        let Found { mut differing, mut dirs, mut equal } = Found::default();
         for (item, stat) in here {
             let path = join(&walk.path, &item.name);
             let other = there.remove(&item.name);
@@ -137,7 +147,7 @@ impl Session<'_> {
         } else {
             compared.surplus += surplus.count() as u64;
         }
-        (differing, dirs, equal)
+        Found { differing, dirs, equal }
     }
 
     fn list_mirror(&mut self, path: &[u8]) -> Result<BTreeMap<Vec<u8>, Item>> {

@@ -183,7 +183,7 @@ fn read_answers(output: Option<impl Read>, answers: &Sender<Result<Answer>>) {
 }
 
 /// Skips what login scripts print, up to the receiver's first bytes.
-fn skip_banner(output: &mut impl Read) -> Result<()> {
+fn skip_banner(output: &mut impl BufRead) -> Result<()> {
     let mut last = VecDeque::with_capacity(MAGIC.len());
     for byte in output.take(BANNER_MAX).bytes() {
         let byte = byte.map_err(|error| Fault::from_os("reading from the mirror", &error))?;

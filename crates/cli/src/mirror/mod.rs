@@ -18,6 +18,7 @@ mod apply;
 mod command;
 mod compare;
 mod connection;
+pub mod fuzz;
 mod known;
 mod outcome;
 mod pending;

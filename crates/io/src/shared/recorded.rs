@@ -177,7 +177,7 @@ impl SharedFs for Recorded {
     }
 }
 
-/// An open file whose changes are recorded with the path of its open. A program may have renamed it since: the inode number tells.
+/// An open file whose changes are recorded with the path of its open. A program may have renamed it since, which the inode number shows.
 struct RecordedFile {
     inner: Arc<dyn SharedFile>,
     log: Arc<ChangeLog>,
