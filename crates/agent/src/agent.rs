@@ -10,7 +10,7 @@ use crate::files::{FileLine, FileSelection};
 use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
-use crate::packing::{self, Packing};
+use crate::packing::{self, Packing, Plain};
 use crate::ring::Ring;
 use crate::storage::{self, OnDamage};
 use crate::views::{LocalFiles, Views};
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tameike_core::changes::Changes;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{CopyReport, Counter, NodeStatus, Warmed};
@@ -32,7 +33,7 @@ use tameike_fabric::{MapLease, Rpc};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
-use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_io::shared::{ChangeLog, PosixTree, Recorded, SharedFs};
 use tameike_server::cache::CacheService;
 use tameike_store::Store;
 use tameike_store::directory::LOCAL;
@@ -48,6 +49,8 @@ pub struct Agent {
     lease: Arc<MapLease>,
     store: Option<Store>,
     shared: Option<Arc<dyn SharedFs>>,
+    /// The changes of the shared directory, if the job has a mirror.
+    change_log: Option<Arc<ChangeLog>>,
     fabric: Arc<SocketFabric>,
     rpc: Arc<RpcNode>,
     node: OnceLock<Arc<Node>>,
@@ -85,7 +88,8 @@ impl Agent {
         let (Some(dir), Some(plain)) = (&self.start.shared_dir, &self.shared) else { return Ok(None) };
         let (runtime, rpc) = (self.system.runtime(), self.rpc());
         let (device, aggregate) = (self.device_dir(), self.start.aggregate);
-        let packing = Packing::open((dir, plain.clone()), device, aggregate, runtime, cluster, rpc)?;
+        let plain = Plain { dir, tree: plain.clone(), change_log: self.change_log.clone() };
+        let packing = Packing::open(plain, device, aggregate, runtime, cluster, rpc)?;
         Ok(Some(self.packing.get_or_init(|| packing)))
     }
 
@@ -186,6 +190,14 @@ fn follow_nodes(fabric: &Arc<SocketFabric>, cluster: &Arc<Cluster>, node: NodeId
     cluster.watch(follow);
 }
 
+/// The shared directory, whose changes are recorded if the job has a mirror.
+fn recorded(tree: Arc<dyn SharedFs>, log: Option<&Arc<ChangeLog>>) -> Arc<dyn SharedFs> {
+    match log {
+        Some(log) => Arc::new(Recorded::new(tree, log.clone(), b"")),
+        None => tree,
+    }
+}
+
 fn stopped() -> Fault {
     Fault::new(Errno::EINTR, "the agent stopped before the command ended")
 }
@@ -225,8 +237,10 @@ impl AgentControl for Agent {
             }
             None => None,
         };
+        let change_log =
+            start.records_changes.then(|| Arc::new(ChangeLog::new(system.runtime().clock.clone())));
         let shared = match &start.shared_dir {
-            Some(dir) => Some(Arc::new(PosixTree::open(dir)?) as Arc<dyn SharedFs>),
+            Some(dir) => Some(recorded(Arc::new(PosixTree::open(dir)?), change_log.as_ref())),
             None => None,
         };
         let device_memory = store.as_ref().and_then(|store| store.extents.memory());
@@ -260,6 +274,7 @@ impl AgentControl for Agent {
             lease,
             store,
             shared,
+            change_log,
             fabric,
             rpc,
             node,
@@ -417,6 +432,10 @@ impl AgentControl for Agent {
 
     fn renew_lease(&self, message: LeaseMessage) -> Result<LeaseAnswer> {
         Ok(self.node()?.renew_lease(message))
+    }
+
+    fn changes(&self, acknowledged: u64) -> Changes {
+        self.change_log.as_ref().map(|log| log.report(acknowledged)).unwrap_or_default()
     }
 
     fn measure(&self, order: Order) -> Result<Outcome> {

@@ -23,6 +23,7 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tameike_core::changes::Changes;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{CopyReport, NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
@@ -138,6 +139,9 @@ pub struct AgentStart {
     /// Packing of files in the shared directory.
     #[serde(default)]
     pub aggregate: Aggregate,
+    /// Record the changes of the shared directory for a mirror ([`AgentRequest::Changes`]).
+    #[serde(default)]
+    pub records_changes: bool,
     /// Known damage of the device directory of a recovered job, in plain words. This agent and later ones report it in
     /// [`AgentControl::damage`].
     #[serde(default)]
@@ -222,6 +226,11 @@ pub enum AgentRequest {
     Files(FileSelection),
     /// Renew the agent's lease of the home map. The agent answers at once. Reply: `Leased`.
     Lease(LeaseMessage),
+    /// Report changes of the shared directory for the mirror of the job, each once. Reply: `Changes`.
+    Changes {
+        /// The mirror has all changes of this agent up to this number.
+        acknowledged: u64,
+    },
     /// Measure the network between this node and another one. Reply: `Measured`.
     Measure(Order),
     /// Compare the copies of the homes that this node serves, and repair them. Reply: `CopiesChecked`.
@@ -235,7 +244,8 @@ pub enum AgentRequest {
     },
     /// End every program in this node's namespaces. Reply: `CommandsEnded`.
     EndCommands,
-    /// Unmount, end, and remove the node's files, except a journal with dirty data. Reply: `Stopped`, the last line.
+    /// Unmount, end, and remove the node's files, except a journal with dirty data. Replies: any number of `Stopping` and `Changes`, then
+    /// `Stopped`, the last line.
     Stop {
         /// Time for flushes in progress, in milliseconds.
         grace_ms: u64,
@@ -292,6 +302,8 @@ pub enum AgentReply {
     Files(Vec<FileLine>),
     /// The answer to `Lease`.
     Leased(LeaseAnswer),
+    /// Changes of the shared directory.
+    Changes(Changes),
     /// Result of a network measurement.
     Measured(Outcome),
     /// The copies are compared.
@@ -392,6 +404,12 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// # Errors
     /// The agent has not joined its job yet.
     fn renew_lease(&self, message: LeaseMessage) -> Result<LeaseAnswer>;
+
+    /// Forgets the changes of the shared directory up to `acknowledged`, which the mirror of the job has, and returns later ones that were
+    /// not reported before.
+    fn changes(&self, _acknowledged: u64) -> Changes {
+        Changes::default()
+    }
 
     /// Measures the network between this node and another one.
     ///

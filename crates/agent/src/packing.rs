@@ -10,7 +10,7 @@ use tameike_core::{Cluster, Errno, Fault, NodeId, Result};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 use tameike_io::os::process;
-use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_io::shared::{ChangeLog, PosixTree, Recorded, SharedFs};
 use tameike_packer::{
     CONTAINER, ContainerDir, ExternalDir, OpenContainer, PackHandler, PackedTree, Packer, PackerClient,
     PackerParts,
@@ -37,6 +37,16 @@ impl PackService {
     }
 }
 
+/// The shared directory without its packed files.
+pub struct Plain<'a> {
+    /// Its path.
+    pub dir: &'a Path,
+    /// Its files.
+    pub tree: Arc<dyn SharedFs>,
+    /// The log of its changes, if the job has a mirror.
+    pub change_log: Option<Arc<ChangeLog>>,
+}
+
 /// The shared directory of a node.
 pub struct Packing {
     /// The directory with its packed files.
@@ -47,12 +57,12 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Opens the shared directory `dir`, which is `plain`, for a node.
+    /// Opens the shared directory for a node.
     ///
     /// # Errors
     /// `EBUSY` if another job packs files of the directory; errors of the file system.
     pub fn open(
-        (dir, plain): (&Path, Arc<dyn SharedFs>),
+        Plain { dir, tree: plain, change_log }: Plain<'_>,
         device_dir: Option<&Path>,
         aggregate: Aggregate,
         runtime: &Runtime,
@@ -78,7 +88,7 @@ impl Packing {
                 let device_dir = device_dir.ok_or_else(|| Fault::io("the packer has no device"))?;
                 let parts = PackerParts {
                     plain: plain.clone(),
-                    container: open_container(container.clone(), must_be_own),
+                    container: open_container(container.clone(), must_be_own, change_log.clone()),
                     device: Arc::new(PosixTree::open(device_dir)?),
                     packs: choice == AggregateChoice::On,
                     size_max,
@@ -91,7 +101,7 @@ impl Packing {
         let client = packer.clone().map(|packer| PackerClient::Local(packer)).or_else(|| node.map(remote));
         let owner = (process::user(), process::group());
         let packs_storms = choice == AggregateChoice::Auto;
-        let external = ExternalDir::new(open_container(container, must_be_own), by_others);
+        let external = ExternalDir::new(open_container(container, must_be_own, change_log), by_others);
         let plain = (plain, external);
         let tree = Arc::new(PackedTree::new(runtime.clone(), plain, client, owner, packs_storms, size_max));
         let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));
@@ -126,7 +136,11 @@ impl Packing {
 }
 
 /// Opens the directory of a container; if `must_be_own`, only one that no other user controls.
-fn open_container(container: PathBuf, must_be_own: bool) -> OpenContainer {
+fn open_container(
+    container: PathBuf,
+    must_be_own: bool,
+    change_log: Option<Arc<ChangeLog>>,
+) -> OpenContainer {
     Box::new(move || {
         let path = container.display();
         let (tree, why_not_own) =
@@ -135,7 +149,12 @@ fn open_container(container: PathBuf, must_be_own: bool) -> OpenContainer {
         if let Some(why) = why_not_own.as_ref().filter(|_| must_be_own) {
             return Err(Fault::new(Errno::EPERM, why.clone()));
         }
-        Ok(ContainerDir { fs: Arc::new(tree), why_not_own })
+        let tree: Arc<dyn SharedFs> = Arc::new(tree);
+        let fs = match &change_log {
+            Some(log) => Arc::new(Recorded::new(tree, log.clone(), CONTAINER)),
+            None => tree,
+        };
+        Ok(ContainerDir { fs, why_not_own })
     })
 }
 
@@ -155,7 +174,8 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("container");
         std::fs::create_dir(&path).expect("created");
-        let open = |must_be_own| open_container(path.clone(), must_be_own)().map_err(|fault| fault.errno);
+        let open =
+            |must_be_own| open_container(path.clone(), must_be_own, None)().map_err(|fault| fault.errno);
         assert!(open(true).is_ok_and(|dir| dir.why_not_own.is_none()));
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("permissions");
         assert_eq!(open(true).err(), Some(Errno::EPERM));

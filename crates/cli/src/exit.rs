@@ -10,7 +10,7 @@ pub const USAGE: u8 = 2;
 pub const AGENT_LOST: u8 = 70;
 /// The job could not start, or the command could not be carried out.
 pub const FAILED: u8 = 71;
-/// The drain is incomplete: the shared file system lacks data of the job, which a journal holds.
+/// The drain is incomplete: the shared file system lacks data of the job, which a journal holds; or the mirror lacks some.
 pub const DRAIN_INCOMPLETE: u8 = 75;
 /// The command was found but cannot be run (as in shells).
 pub const CANNOT_RUN: u8 = 126;
@@ -28,6 +28,7 @@ Exit codes:
   71         the job could not start, or its receipt could not be written
   75         the drain is incomplete: some files are not completely on the shared
              file system, and `tameike recover` drains the rest from the journals;
+             or the mirror lacks something, and `tameike mirror` completes it;
              or a program outside the job wrote below the mount point of a view
   126, 127   CMD cannot be run; CMD was not found";
 

@@ -13,6 +13,7 @@ pub mod driver;
 mod exit;
 mod layout;
 mod manual;
+pub mod mirror;
 mod node;
 pub mod place;
 mod report;
@@ -51,6 +52,8 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Restart(arguments) => client::restart(&arguments),
         Action::Recover(arguments) => driver::recover::<A>(&arguments),
         Action::Down(arguments) => client::down(&arguments),
+        Action::Mirror(arguments) => mirror::mirror(&arguments),
+        Action::Receive(place) => mirror::receive(&place.dir),
         Action::Volume { action } => volume::volume::<A>(&action),
         Action::Doctor(arguments) => doctor::doctor(&arguments),
         Action::Bench { action: BenchAction::Net(arguments) } => client::bench_net(&arguments),

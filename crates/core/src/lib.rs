@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod changes;
 pub mod cores;
 pub mod errno;
 pub mod homes;

@@ -23,7 +23,7 @@ use tameike_core::wire::{Reply, Request, codec};
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 26] = [
+pub const TARGETS: [(&str, Target); 27] = [
     ("request", request),
     ("reply", reply),
     ("frame_header", tameike_fabric::fuzz::frame_header),
@@ -49,6 +49,7 @@ pub const TARGETS: [(&str, Target); 26] = [
     ("config", config),
     ("hostfile", hostfile),
     ("control", control),
+    ("mirror", tameike::mirror::fuzz::frames),
     ("records", records),
 ];
 

@@ -11,6 +11,7 @@ use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
     CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, NodeRecord, Progress, Secret, Undrained,
 };
+use tameike_core::changes::{Change, Changes, Content, NumberedChange};
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{
@@ -249,6 +250,8 @@ fn job_record(job: JobId) -> JobRecord {
             job,
             nodes: vec![HostSpec::new("localhost")],
             shared_dir: Some(PathBuf::from("/shared")),
+            mirror: Some("site:/mirror".parse().expect("a target")),
+            mirror_receipt: Some(PathBuf::from("/receipt")),
             volume: None,
             attached: None,
             aggregate: Aggregate::default(),
@@ -319,6 +322,7 @@ fn lines() -> Vec<Seed> {
         memory: 4,
         region_memory: 5,
         shared_dir: Some(PathBuf::from("/shared")),
+        records_changes: true,
         aggregate: Aggregate { choice: AggregateChoice::Auto, size_max: 1 << 20, by_others: true },
         damage: vec!["lost".to_owned()],
     };
@@ -358,6 +362,7 @@ fn lines() -> Vec<Seed> {
         ),
         line("control", "ready", &answer(AgentReply::Ready { node: node(), address: "a:1".to_owned() })),
         line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),
+        line("control", "changes", &answer(AgentReply::Changes(changes()))),
         line("control", "stopped", &answer(AgentReply::Stopped(LEFT))),
         line("control", "launch", &ClientRequest::Launch(launch)),
         line("control", "progress", &DriverReply::Progress(Progress::default())),
@@ -365,6 +370,16 @@ fn lines() -> Vec<Seed> {
         line("records", "node", &state),
         line("records", "owner", &owner),
     ]
+}
+
+/// One change of each kind.
+fn changes() -> Changes {
+    let path =
+        Change::Path { path: b"a\xff".to_vec(), inode: Some(InodeId(7)), content: Content::range(1..9) };
+    let renamed = Change::Renamed { from: b"a".to_vec(), to: b"b".to_vec() };
+    let numbered = |(number, change)| NumberedChange { number, age_ms: 5, change };
+    let changes = (1..).zip([path, renamed, Change::Everything]).map(numbered).collect();
+    Changes { changes, has_more: true }
 }
 
 /// Parts of a container.
@@ -398,7 +413,15 @@ fn patches() -> Vec<Seed> {
     ]
 }
 
+/// Frames of a mirror.
+fn mirror() -> Vec<Seed> {
+    let [orders, replies] = tameike::mirror::fuzz::seeds();
+    vec![("mirror", "orders".to_owned(), orders), ("mirror", "replies".to_owned(), replies)]
+}
+
 /// All seeds.
 pub fn all() -> Vec<Seed> {
-    [messages(), patches(), store(), journal(), machine(), ring(), settings(), lines(), containers()].concat()
+    let others =
+        [patches(), store(), journal(), machine(), ring(), settings(), lines(), containers(), mirror()];
+    [messages(), others.concat()].concat()
 }

@@ -1,5 +1,6 @@
 //! The options that describe a job, shared by `run` and `up`, and the long help texts of job commands.
 
+use crate::mirror::target::MirrorTarget;
 use crate::settings::capacity::Capacity;
 use crate::settings::size;
 use crate::settings::volume::OwnedVolume;
@@ -55,6 +56,13 @@ pub struct JobOptions {
     /// files that are open for reading and writing
     #[arg(long, help_heading = "Views")]
     pub coherent_mmap: bool,
+    /// Also bring what the job changes in DIR to a second place: a directory on another host, over ssh, or another one here. It
+    /// becomes equal to DIR first
+    #[arg(long, value_name = "HOST:DIR", help_heading = "Views")]
+    pub mirror: Option<MirrorTarget>,
+    /// Also write the receipt of the mirror to FILE, as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Views")]
+    pub mirror_receipt: Option<PathBuf>,
     /// Capacity of each node: SIZE for all views together, or VIEW=SIZE,... with the views node-local, shared and cache
     /// [default: half of the free memory, or 4/5 of the free disk space]
     #[arg(long, value_name = "SIZE", help_heading = "Views")]
@@ -170,6 +178,10 @@ that begins with units: covers the 1 MiB units that the job wrote, of a file tha
 it did not write completely. Files that were created and stayed empty are in DIR
 from the start; the receipt does not list them.
 
+With --mirror, the job also waits until the second place has everything, and compares
+the checksums of all files that it has changed. If that fails, the exit code is 75, and
+`tameike mirror` completes it.
+
 Ctrl-C and SIGTERM go to CMD. When CMD has exited, the job drains for at most the
 grace time. The rest stays in journals; `tameike recover` drains it. A second
 Ctrl-C within two seconds, or during the drain, ends the job at once and leaves
@@ -268,7 +280,7 @@ Examples:
   tameike cache stat --job demo --files 5
   tameike cache stat \"$TAMEIKE_CACHE/weights.bin\"";
 
-/// Below the options in `tameike recover --help`.
+/// Below the options in `tameike grow --help`.
 pub(super) const GROW_LONG_HELP: &str = "\
 `grow` starts agents on the new nodes, with the settings of the job, and waits until
 each node has an even share of the data. Programs go on; requests to a node wait for
@@ -308,6 +320,8 @@ and for damaged journals.
 
 A restart of a machine loses what was only in its memory: `recover` then names the
 nodes that lost data, and drains what the other nodes have.
+
+The mirror of a job with --mirror is compared with the shared directory and completed.
 
 Exit code: 0 if everything is on the shared file system, or if there was nothing
 to do; 75 if something is missing (the journals stay), lost or interrupted; 71 if a

@@ -5,6 +5,7 @@ mod aggregate;
 mod bench;
 mod candidates;
 mod job;
+mod mirror;
 mod volume;
 
 pub use aggregate::{
@@ -13,6 +14,7 @@ pub use aggregate::{
 };
 pub use bench::{BenchAction, NetArguments};
 pub use job::{DeviceChoice, JobOptions};
+pub use mirror::{MirrorArguments, ReceiveArguments};
 pub use volume::{
     VolumeAction, VolumeCreateArguments, VolumeGrowArguments, VolumeMountArguments, VolumeRemoveArguments,
     VolumeRestartArguments, VolumeShrinkArguments, VolumeStatusArguments, VolumeUnmountArguments,
@@ -88,6 +90,12 @@ pub enum Action {
     Recover(RecoverArguments),
     /// Drain a background job, print the receipt, and end the job
     Down(DrainArguments),
+    /// Make a directory on another host, or another one here, equal to a directory, as after an incomplete job with --mirror
+    #[command(after_long_help = mirror::MIRROR_LONG_HELP)]
+    Mirror(MirrorArguments),
+    /// Receive a mirror in a directory; started by a driver or `mirror`, over ssh
+    #[command(after_long_help = mirror::RECEIVE_LONG_HELP)]
+    Receive(ReceiveArguments),
     /// Keep a file system on local disks of several hosts that outlives jobs: create, start, attach, grow, remove volumes
     Volume {
         #[command(subcommand)]

@@ -126,6 +126,7 @@ impl Driver {
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)
+                | Notice::Mirrored
                 | Notice::CommandEnded(_)
                 | Notice::Down { .. } => {}
             }

@@ -2,6 +2,7 @@
 
 use super::Driver;
 use super::protocol::{ClientRequest, DriverReply};
+use crate::mirror::MirrorEvent;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::Duration;
 use tameike_agent::control::AgentAnswer;
@@ -22,6 +23,8 @@ pub enum Event {
         how: String,
     },
     Signal(Arrived),
+    /// An event of the mirror.
+    Mirror(MirrorEvent),
     /// The job's command exited with this code.
     CommandEnded(u8),
     /// A client signals the command that it launched on another host.
@@ -57,6 +60,8 @@ pub enum Notice {
         verify: bool,
         reply: Sender<DriverReply>,
     },
+    /// The mirror has ended.
+    Mirrored,
     /// A message for the user.
     Message(String),
     TimedOut,
@@ -70,10 +75,11 @@ impl Driver {
                 self.tend_leases();
             }
             self.tend_resize();
+            self.poll_changes();
             if let Some(notice) = self.notices.pop_front() {
                 return notice;
             }
-            let wake = deadline.into_iter().chain(self.leases_due()).min();
+            let wake = deadline.into_iter().chain(self.leases_due()).chain(self.changes_due()).min();
             let event = match wake {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(end) => self.events.recv_timeout(end.saturating_sub(monotonic())),
@@ -94,6 +100,8 @@ impl Driver {
             Event::Agent { node, answer } => self.take_answer(node, answer),
             Event::AgentGone { node, how } => self.take_agent_gone(node, how),
             Event::Signal(arrived) => Some(Notice::Signal(arrived)),
+            Event::Mirror(MirrorEvent::Message(text)) => Some(Notice::Message(text)),
+            Event::Mirror(MirrorEvent::Ended(end)) => self.take_mirror_end(end),
             Event::CommandEnded(code) => Some(Notice::CommandEnded(code)),
             Event::SignalCommand { node, command, signal } => {
                 self.signal_remote(node, command, signal);

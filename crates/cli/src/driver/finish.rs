@@ -3,6 +3,7 @@
 use super::Driver;
 use super::event::GatherId;
 use super::event::Notice;
+use crate::mirror::MirrorEnd;
 use crate::place::record::JobState;
 use crate::place::{base, janitor};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Remains {
     pub left: Undrained,
     /// Messages on parts that could not be removed or examined.
     pub faults: Vec<String>,
+    /// The outcome of the mirror, if the job has one.
+    pub mirror: Option<MirrorEnd>,
 }
 
 impl Remains {
@@ -53,7 +56,7 @@ impl Driver {
     /// incomplete, the job's record stays for `recover`.
     pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
         let faults = self.stop_agents(grace, STOP_LIMIT, keep);
-        let mut remains = Remains { left: Undrained::default(), faults };
+        let mut remains = Remains { left: Undrained::default(), faults, mirror: self.finish_mirror() };
         for (_, left) in self.left.iter().filter(|(node, _)| !self.is_stale(**node)) {
             remains.left += *left;
         }
@@ -117,6 +120,7 @@ impl Driver {
                     ));
                 }
                 Notice::Signal(_) => deadline = monotonic(),
+                Notice::Message(text) => crate::report::say(format_args!("{text}")),
                 _ => {}
             }
         }
@@ -130,8 +134,10 @@ impl Driver {
             false => !driver.lost.contains_key(&node),
         };
         while self.links.iter().any(|link| is_awaited(self, link.node())) {
-            if let Notice::TimedOut = self.next(Some(deadline)) {
-                return;
+            match self.next(Some(deadline)) {
+                Notice::TimedOut => return,
+                Notice::Message(text) => crate::report::say(format_args!("{text}")),
+                _ => {}
             }
         }
     }

@@ -124,6 +124,10 @@ impl Driver {
             self.take_lease(node, answer);
             return None;
         }
+        if let AgentReply::Changes(changes) = answer.reply {
+            self.take_changes(node, changes);
+            return None;
+        }
         let gather = self.gathers.get_mut(&answer.id)?;
         if let AgentReply::Warming(so_far) = answer.reply {
             let is_gone = |client: &Sender<DriverReply>| client.send(DriverReply::Warming(so_far)).is_err();
@@ -178,6 +182,7 @@ impl Driver {
         let expected = self.stopping || self.left.contains_key(&node);
         let fault = agent_failed(&how);
         self.lost.insert(node, how);
+        self.note_end_of_reports(node);
         let gathered = self.give_up(node, &fault);
         if self.arriving.contains(&node) {
             return gathered;

@@ -11,6 +11,7 @@ mod finish;
 mod gather;
 pub(crate) mod launch;
 mod link;
+mod mirror;
 pub mod protocol;
 mod recover;
 mod replicas;
@@ -32,6 +33,7 @@ use crate::place::record::JobRecord;
 use event::{Event, Notice};
 use gather::Gather;
 use link::AgentLink;
+use mirror::MirrorLink;
 use replicas::Leases;
 use resize::Resize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -60,6 +62,8 @@ struct Driver {
     notices: VecDeque<Notice>,
     /// The leases of the nodes, once all agents of a job with replicas have joined.
     leases: Option<Leases>,
+    /// The mirror of the shared directory.
+    mirror: Option<MirrorLink>,
     /// Nodes that are being added, removed or restarted.
     resize: Option<Resize>,
     /// Nodes whose agents start while the job runs, and have not connected to the others.

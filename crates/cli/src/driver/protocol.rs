@@ -1,5 +1,6 @@
 //! The protocol between other commands and a job's driver: JSON lines on the driver's socket.
 
+use crate::mirror::MirrorStatus;
 use crate::settings::hostfile::HostSpec;
 use crate::settings::volume::VolumeName;
 use serde::{Deserialize, Serialize};
@@ -148,6 +149,8 @@ pub enum DriverReply {
     Resized,
     /// The drain has ended.
     Receipt(Receipt),
+    /// The mirror of a job that ends has ended.
+    Mirrored(Mirrored),
     /// The launched command exited.
     Ended {
         /// Its exit code.
@@ -172,9 +175,19 @@ impl DriverReply {
             | Self::Resizing { .. }
             | Self::Resized
             | Self::Receipt(_)
+            | Self::Mirrored(_)
             | Self::Ended { .. } => Fault::new(Errno::EPROTO, "the driver sent an unexpected reply"),
         }
     }
+}
+
+/// The outcome of a mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirrored {
+    /// The mirror has everything.
+    pub is_complete: bool,
+    /// Messages for the user.
+    pub messages: Vec<String>,
 }
 
 /// State of a job.
@@ -193,6 +206,9 @@ pub struct JobStatus {
     pub nodes: Vec<NodeLine>,
     /// The replicas of its data, if it has more than one.
     pub replicas: Option<ReplicaStatus>,
+    /// The mirror of the shared directory, if the job has one.
+    #[serde(default)]
+    pub mirror: Option<Box<MirrorStatus>>,
 }
 
 /// State of a volume.

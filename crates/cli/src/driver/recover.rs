@@ -199,5 +199,5 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
         drained.is_complete &= saved.is_drained();
         drained.receipt.merge(saved);
     }
-    Ok(driver.end_after_drain::<A>(&drained, arguments.receipt.as_deref()))
+    Ok(driver.end_after_drain::<A>(&drained, None, arguments.receipt.as_deref()))
 }

@@ -4,10 +4,11 @@ use super::Driver;
 use super::drain::Drained;
 use super::event::{Event, Notice};
 use super::launch::{self, Prepared};
-use super::protocol::{DriverReply, Launch};
+use super::protocol::{DriverReply, Launch, Mirrored};
 use super::start::Starting;
 use crate::arguments::RunArguments;
 use crate::exit;
+use crate::mirror::{self, MirrorEnd};
 use crate::place::base::{Base, JobDir, JobDirUse};
 use crate::place::record::JobRecord;
 use crate::place::{janitor, orphans, stores};
@@ -83,6 +84,19 @@ pub(super) struct Ended {
     pub(super) is_kept: bool,
     /// An agent had failed when the drain ended.
     agent_lost: bool,
+    /// The outcome of the mirror, if the job has one.
+    mirror: Option<Mirrored>,
+}
+
+/// Says how the mirror of a job has ended, and writes its receipt. Also returns whether that was written, if it is wanted.
+fn report_mirror(plan: &JobPlan, end: Option<&MirrorEnd>) -> (Option<Mirrored>, bool) {
+    let (Some(target), Some(dir), Some(end)) = (&plan.mirror, &plan.shared_dir, end) else {
+        return (None, true);
+    };
+    let messages = mirror::messages(target, dir, end);
+    messages.iter().for_each(|message| report::say(format_args!("{message}")));
+    let is_kept = report::receipt::keep(&end.receipt, plan.mirror_receipt.as_deref());
+    (Some(Mirrored { is_complete: end.receipt.is_complete(), messages }), is_kept)
 }
 
 struct Command {
@@ -208,7 +222,7 @@ impl Driver {
                     self.signal_command(command, SIGKILL);
                 }
                 Notice::Message(text) => report::say(format_args!("{text}")),
-                Notice::Gathered | Notice::AgentEnded | Notice::Progress(_) => {}
+                Notice::Gathered | Notice::AgentEnded | Notice::Progress(_) | Notice::Mirrored => {}
             }
         }
     }
@@ -258,6 +272,9 @@ impl Driver {
              tameike recover --job {}",
             self.record.plan.job
         ));
+        if let Some(advice) = self.mirror_advice() {
+            report::say(format_args!("the mirror may lack changes; after that, run: {advice}"));
+        }
         self.links.iter_mut().for_each(super::link::AgentLink::hang_up);
         exit::SIGNAL_BASE + SIGINT as u8
     }
@@ -275,17 +292,29 @@ impl Driver {
             // A client may have disconnected. Others see the connection end when the job has ended.
             let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
         }
-        let ended = self.end_after_drain::<A>(&drained, receipt);
+        let ended = self.end_after_drain::<A>(&drained, deadline, receipt);
+        for client in
+            ended.mirror.iter().flat_map(|mirrored| clients.iter().map(move |client| (client, mirrored)))
+        {
+            let (client, mirrored) = client;
+            let _ = client.send(DriverReply::Mirrored(mirrored.clone()));
+        }
         // The connections end with the process: when a client sees that, nothing of the job is left.
         std::mem::forget(clients);
         ended
     }
 
     /// Prints and writes the receipt, and ends the job.
-    pub(super) fn end_after_drain<A: AgentControl>(self, drained: &Drained, receipt: Option<&Path>) -> Ended {
+    pub(super) fn end_after_drain<A: AgentControl>(
+        mut self,
+        drained: &Drained,
+        deadline: Option<Duration>,
+        receipt: Option<&Path>,
+    ) -> Ended {
+        self.limit_mirror(&drained.receipt, deadline, drained.cancelled);
+        let plan = self.record.plan.clone();
         let agent_lost = !self.survives_losses() || self.lost.contains_key(&0);
-        let job = self.record.plan.job.clone();
-        let has_cache = self.record.plan.shared_dir.is_some();
+        let (job, has_cache) = (plan.job.clone(), plan.shared_dir.is_some());
         let mut complete = drained.is_complete;
         if has_cache || !drained.receipt.is_complete() {
             report::receipt::show(&drained.receipt, &mut std::io::stderr().lock());
@@ -321,6 +350,13 @@ impl Driver {
                  {job}` removes it"
             ));
         }
-        Ended { is_complete: complete && drained.receipt.is_complete(), is_kept, agent_lost }
+        let (mirror, is_mirror_kept) = report_mirror(&plan, remains.mirror.as_ref());
+        let is_mirrored = mirror.as_ref().is_none_or(|mirrored| mirrored.is_complete);
+        Ended {
+            is_complete: complete && drained.receipt.is_complete() && is_mirrored,
+            is_kept: is_kept && is_mirror_kept,
+            agent_lost,
+            mirror,
+        }
     }
 }

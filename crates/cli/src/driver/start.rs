@@ -69,6 +69,7 @@ impl Driver {
             gathers: BTreeMap::new(),
             notices: VecDeque::new(),
             leases: None,
+            mirror: None,
             resize: None,
             arriving: BTreeSet::new(),
             next_id: START_ID + 1,
@@ -78,7 +79,7 @@ impl Driver {
             damage: Vec::new(),
             strays: Vec::new(),
         };
-        match driver.bring_up() {
+        match driver.bring_up().and_then(|()| driver.start_mirror()) {
             Ok(()) => Ok(driver),
             Err(fault) => {
                 driver.take_down_failed_start();
@@ -163,6 +164,7 @@ impl Driver {
                 region_memory: 0,
                 shared_dir: plan.shared_dir.clone(),
                 aggregate: plan.aggregate,
+                records_changes: plan.mirror.is_some(),
                 damage: Vec::new(),
             },
             record: if spec.is_here() { self.record.clone() } else { self.record.seen_from_elsewhere() },
@@ -238,6 +240,7 @@ impl Driver {
                 | Notice::AgentEnded
                 | Notice::Progress(_)
                 | Notice::CommandEnded(_)
+                | Notice::Mirrored
                 | Notice::Down { .. } => {}
             }
         }

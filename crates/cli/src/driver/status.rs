@@ -114,6 +114,7 @@ impl Driver {
             shared_dir: self.record.plan.shared_dir.clone(),
             nodes: present.map(line).collect(),
             replicas: self.replica_status(),
+            mirror: self.mirror_status(),
         })
     }
 }

@@ -93,6 +93,7 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
             | Notice::AgentEnded
             | Notice::Progress(_)
             | Notice::CommandEnded(_)
+            | Notice::Mirrored
             | Notice::TimedOut => {}
         }
     };

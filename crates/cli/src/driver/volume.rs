@@ -152,6 +152,7 @@ impl Driver {
                 | Notice::AgentEnded
                 | Notice::Progress(_)
                 | Notice::CommandEnded(_)
+                | Notice::Mirrored
                 | Notice::TimedOut => {}
             }
         };

@@ -126,6 +126,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Done
             }
             AgentRequest::Files(asked) => AgentReply::Files(self.agent.files(asked)?),
+            AgentRequest::Changes { acknowledged } => AgentReply::Changes(self.agent.changes(acknowledged)),
             AgentRequest::Measure(order) => AgentReply::Measured(self.agent.measure(order)?),
             AgentRequest::CheckCopies => AgentReply::CopiesChecked(self.agent.check_copies()?),
             AgentRequest::Signal { command, signal } => {
@@ -150,6 +151,7 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     }
     let mut stopping = || order.id.into_iter().for_each(|id| reply(id, AgentReply::Stopping));
     let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
+    report_last_changes(serving, order);
     if let Some(belongings) = belongings {
         if order.discard {
             belongings.remove_volume_store();
@@ -163,6 +165,18 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
         reply(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
     }
     if left.is_ok() { 0 } else { crate::exit::FAILED }
+}
+
+/// Reports the changes of the shared directory that the driver does not know, as those of files that the packer has just promoted.
+fn report_last_changes<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) {
+    let Some(id) = order.id else { return };
+    loop {
+        let changes = serving.agent.changes(0);
+        if changes.changes.is_empty() {
+            return;
+        }
+        reply(id, AgentReply::Changes(changes));
+    }
 }
 
 /// Replies to the driver. If it has exited, the other pipe closes too, and `execute_commands` handles that.

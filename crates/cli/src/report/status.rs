@@ -1,7 +1,8 @@
 //! The table of `tameike status`.
 
-use super::{plural, storms, table};
+use super::{plural, printable, storms, table};
 use crate::driver::protocol::{JobStatus, NodeLine, ReplicaStatus};
+use crate::mirror::MirrorStatus;
 use crate::settings::size::show;
 use std::io::Write;
 use tameike_core::{CoreSet, View};
@@ -22,6 +23,9 @@ pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     if let Some(replicas) = &status.replicas {
         writeln!(out, "{}", replica_line(replicas))?;
     }
+    if let Some(mirror) = &status.mirror {
+        writeln!(out, "{}", mirror_line(mirror))?;
+    }
     if status.volume.as_ref().is_some_and(|volume| volume.compares_copies) {
         writeln!(
             out,
@@ -31,6 +35,27 @@ pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     let storms =
         status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);
     storms::merge(storms).iter().try_for_each(|storm| writeln!(out, "{}", storms::line(storm)))
+}
+
+fn mirror_line(status: &MirrorStatus) -> String {
+    let mut line = format!("mirror {}: ", status.target);
+    if !status.is_connected {
+        line += "not connected, ";
+    }
+    if status.is_comparing {
+        line += "comparing directories, ";
+    }
+    line += &match (status.paths, status.is_comparing) {
+        (0, false) => "no lag".to_owned(),
+        (paths, _) => {
+            let (seconds, names) = (status.lag_ms as f64 / 1000.0, plural(paths as usize, "path"));
+            format!("lag {seconds:.1} s, {paths} {names} to send")
+        }
+    };
+    if let Some(fault) = &status.fault {
+        line += &format!(" ({})", printable(fault));
+    }
+    line
 }
 
 fn replica_line(status: &ReplicaStatus) -> String {

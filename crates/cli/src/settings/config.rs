@@ -4,6 +4,7 @@ use super::capacity::Capacity;
 use super::size;
 use super::volume::OwnedVolume;
 use crate::arguments::{DeviceChoice, JobOptions};
+use crate::mirror::target::MirrorTarget;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ pub struct Config {
     hostfile: Option<PathBuf>,
     shared: Option<PathBuf>,
     volume: Option<OwnedVolume>,
+    mirror: Option<MirrorTarget>,
+    mirror_receipt: Option<PathBuf>,
     aggregate: Option<AggregateChoice>,
     #[serde(default, deserialize_with = "memory")]
     aggregate_max: Option<u64>,
@@ -132,6 +135,8 @@ impl Config {
             hostfile: options.hostfile.clone().or_else(|| nodes.hostfile.clone()),
             shared: options.shared.clone().or_else(|| self.shared.clone()),
             volume: options.volume.clone().or_else(|| self.volume.clone()),
+            mirror: options.mirror.clone().or_else(|| self.mirror.clone()),
+            mirror_receipt: options.mirror_receipt.clone().or_else(|| self.mirror_receipt.clone()),
             aggregate: options.aggregate.or(self.aggregate),
             aggregate_max: options.aggregate_max.or(self.aggregate_max),
             packed_by_others: options.packed_by_others || self.packed_by_others.unwrap_or(false),
@@ -161,7 +166,7 @@ mod tests {
     #[test]
     fn the_command_line_wins() {
         let config = parse(
-            "local = 4\nshared = '/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nreplicas = 2\nfabric = 'tcp'\ncores = '0,2-3'\n",
+            "local = 4\nshared = '/data'\nmirror = 'site:/data'\nmemory = '1GiB'\nverify = true\nconnections = 9\nreplicas = 2\nfabric = 'tcp'\ncores = '0,2-3'\n",
         )
         .expect("a good file");
         let given = JobOptions { hosts: Some("a,b".into()), memory: Some(5), ..JobOptions::default() };
@@ -169,6 +174,7 @@ mod tests {
         assert_eq!((options.local, options.hosts.as_deref()), (None, Some("a,b")));
         assert_eq!((options.memory, options.verify, options.connections), (Some(5), true, Some(9)));
         assert_eq!(options.replicas, Some(2));
+        assert_eq!(options.mirror.map(|target| target.to_string()).as_deref(), Some("site:/data"));
         assert_eq!((options.fabric, options.cores), (Some(FabricChoice::Tcp), CoreSet::new([0, 2, 3])));
         assert_eq!(config.complete(&JobOptions::default()).local, Some(4));
     }

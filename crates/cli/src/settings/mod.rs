@@ -8,6 +8,7 @@ pub(crate) mod size;
 pub mod volume;
 
 use crate::arguments::{DeviceChoice, JobOptions};
+use crate::mirror::target::MirrorTarget;
 use crate::place::base;
 use crate::report;
 use capacity::Capacity;
@@ -60,6 +61,12 @@ pub struct JobPlan {
     pub nodes: Vec<HostSpec>,
     /// The directory behind the cache view.
     pub shared_dir: Option<PathBuf>,
+    /// Where the shared directory is mirrored.
+    #[serde(default)]
+    pub mirror: Option<MirrorTarget>,
+    /// The file for the receipt of the mirror.
+    #[serde(default)]
+    pub mirror_receipt: Option<PathBuf>,
     /// The volume that the job serves, if it serves one.
     #[serde(default)]
     pub volume: Option<VolumeId>,
@@ -142,11 +149,15 @@ impl JobPlan {
         let nodes = nodes(&options)?;
         let replicas = options.replicas.unwrap_or(1);
         check_replicas(&nodes, replicas)?;
+        let shared_dir = options.shared.as_deref().map(shared_dir).transpose()?;
+        let mirror = mirror(&options, shared_dir.as_deref())?;
         Ok(Self {
             job: options.job.clone().map_or_else(random_job, Ok)?,
             nodes,
             replicas,
-            shared_dir: options.shared.as_deref().map(shared_dir).transpose()?,
+            shared_dir,
+            mirror,
+            mirror_receipt: options.mirror_receipt.as_deref().map(absolute).transpose()?,
             volume: None,
             attached: options.volume.clone(),
             aggregate: aggregate(&options),
@@ -248,8 +259,29 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         .map_err(|error| Fault::from_os(format_args!("finding the directory {}", path.display()), &error))
 }
 
+/// Returns the mirror of the job.
+fn mirror(options: &JobOptions, shared_dir: Option<&Path>) -> Result<Option<MirrorTarget>> {
+    let Some(target) = &options.mirror else { return Ok(None) };
+    let dir = shared_dir.ok_or_else(|| {
+        Fault::new(Errno::EINVAL, "--mirror needs a directory that is mirrored: add --shared DIR")
+    })?;
+    report::receipt::check_place(options.mirror_receipt.as_deref())?;
+    target.clone().resolve(dir).map(Some)
+}
+
+/// Returns the ssh command and the program on other hosts, of a configuration file or the defaults.
+pub fn remote(config: Option<&Path>) -> Result<(Vec<String>, PathBuf)> {
+    let config = config.map(config::read).transpose()?.unwrap_or_default();
+    let program = match config.remote_program {
+        Some(program) => program,
+        None => std::env::current_exe()
+            .map_err(|error| Fault::from_os("finding the path of this program", &error))?,
+    };
+    Ok((ssh(config.ssh.as_deref())?, program))
+}
+
 /// Resolves links of the shared directory, so that all nodes and a later `recover` use the same path.
-fn shared_dir(path: &Path) -> Result<PathBuf> {
+pub fn shared_dir(path: &Path) -> Result<PathBuf> {
     let doing = || format!("shared directory {}", path.display());
     let real = path.canonicalize().map_err(|error| match error.kind() {
         ErrorKind::NotFound => {

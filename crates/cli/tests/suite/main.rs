@@ -31,6 +31,7 @@ mod listing;
 mod locks;
 mod lost;
 mod memory;
+mod mirror;
 mod mosaic;
 mod names;
 mod neighbours;

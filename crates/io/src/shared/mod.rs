@@ -8,19 +8,23 @@
 //! to the root, components joined by `/`; the root is empty. No path leaves the root, and symbolic links are never followed.
 
 mod attributes;
+mod change_log;
 mod directory;
 mod exact;
 mod file;
 mod ids;
 mod open_file_cache;
 mod posix;
+mod recorded;
 #[cfg(test)]
 mod tests;
 mod translate;
 mod whole;
 
+pub use change_log::ChangeLog;
 pub use open_file_cache::{CacheToken, CachedFile, ContentChange, OpenFileCache, open_same};
 pub use posix::PosixTree;
+pub use recorded::Recorded;
 pub use whole::{NamedXattr, WholeFile, xattrs_of};
 
 use std::sync::Arc;
