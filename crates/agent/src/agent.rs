@@ -211,6 +211,18 @@ fn make_dir(dir: &Path) -> Result<()> {
     }
 }
 
+/// Opens the store of a node with a device.
+fn open_store(start: &AgentStart, system: &System, memory: &Memory) -> Result<Option<Store>> {
+    let Some(device) = &start.device else { return Ok(None) };
+    let on_damage = match start.mode {
+        AgentMode::Serve | AgentMode::Volume => OnDamage::Refuse,
+        AgentMode::Recover => OnDamage::Salvage(&start.damage),
+    };
+    let frames = (&memory.slab, memory.scratch.clone());
+    let open = storage::open(system, &device.dir, start.capacity, frames, on_damage);
+    pollster::block_on(open).map(Some)
+}
+
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
         let StartInput { start, frontends: mounts, ring: ring_path } = input;
@@ -225,18 +237,7 @@ impl AgentControl for Agent {
             Memory::new(start.memory, start.shared_dir.is_some(), has_replicas, start.region_memory)?;
         let lease = if has_replicas { MapLease::new } else { MapLease::unlimited };
         let lease = lease(system.runtime().clock.clone());
-        let store = match &start.device {
-            Some(device) => {
-                let on_damage = match start.mode {
-                    AgentMode::Serve | AgentMode::Volume => OnDamage::Refuse,
-                    AgentMode::Recover => OnDamage::Salvage(&start.damage),
-                };
-                let frames = (&memory.slab, memory.scratch.clone());
-                let open = storage::open(&system, &device.dir, start.capacity, frames, on_damage);
-                Some(pollster::block_on(open)?)
-            }
-            None => None,
-        };
+        let store = open_store(&start, &system, &memory)?;
         let change_log =
             start.records_changes.then(|| Arc::new(ChangeLog::new(system.runtime().clock.clone())));
         let shared = match &start.shared_dir {

@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// A directory for the mirror of a site.
 fn mirror_of(site: &Site) -> PathBuf {
