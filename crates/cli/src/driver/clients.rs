@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::process::{ProcessId, start_thread, user};
@@ -33,6 +33,8 @@ pub struct ClientContext {
     pub events: Sender<Event>,
     /// Signals commands on other hosts.
     pub remote_signal: Box<RemoteSignal>,
+    /// Counts the clients that have been sent the outcome of the mirror, or have disconnected.
+    pub mirrored: Arc<AtomicUsize>,
 }
 
 /// Starts listening on the job's socket.
@@ -68,7 +70,13 @@ fn serve(socket: &UnixStream, context: Arc<ClientContext>) {
         Ok(Some(request)) => {
             let (reply, replies) = channel();
             if context.events.send(Event::Client { request, reply }).is_ok() {
-                replies.iter().try_for_each(|reply| write(socket, &reply))
+                replies.iter().try_for_each(|reply| {
+                    let written = write(socket, &reply);
+                    if let DriverReply::Mirrored(_) = reply {
+                        context.mirrored.fetch_add(1, Ordering::SeqCst);
+                    }
+                    written
+                })
             } else {
                 Ok(())
             }

@@ -51,7 +51,9 @@ impl Driver {
         // The receiver lives until the process exits.
         let mirror =
             Mirror::start(mirror_plan, source, move |event| drop(sender.send(Event::Mirror(event))))?;
-        let (next_poll, (asked, drained, deadline, end)) = (monotonic(), Default::default());
+        let (next_poll, (asked, drained, end)) = (monotonic(), Default::default());
+        // Unless the job drains, it ends without waiting for the mirror.
+        let deadline = Some(Duration::ZERO);
         self.mirror = Some(MirrorLink { mirror, next_poll, asked, drained, deadline, end });
         Ok(())
     }

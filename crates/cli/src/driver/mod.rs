@@ -37,6 +37,8 @@ use mirror::MirrorLink;
 use replicas::Leases;
 use resize::Resize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender};
 use tameike_agent::control::{AgentMode, Secret, Undrained};
 use tameike_core::NodeInfo;
@@ -64,6 +66,8 @@ struct Driver {
     leases: Option<Leases>,
     /// The mirror of the shared directory.
     mirror: Option<MirrorLink>,
+    /// Number of clients that have been sent the outcome of the mirror.
+    mirrored: Arc<AtomicUsize>,
     /// Nodes that are being added, removed or restarted.
     resize: Option<Resize>,
     /// Nodes whose agents start while the job runs, and have not connected to the others.

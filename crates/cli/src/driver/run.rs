@@ -19,16 +19,21 @@ use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, AggregateChoice, Undrained};
 use tameike_core::receipt::FileReceipt;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::{ProcessId, monotonic, start_thread};
+use tameike_io::os::process::{ProcessId, ask_until, monotonic, start_thread};
 use tameike_packer::CONTAINER;
 
 /// A second Ctrl-C within this time ends the job at once.
 const REPEAT: Duration = Duration::from_secs(2);
+
+/// Time for clients to get the outcome of the mirror, and the interval of checks.
+const REPLY_LIMIT: Duration = Duration::from_secs(1);
+const REPLY_STEP: Duration = Duration::from_millis(2);
 
 /// Runs the command as a job. Returns the exit code.
 pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
@@ -144,6 +149,7 @@ impl Driver {
         super::clients::listen(super::clients::ClientContext {
             job_dir: self.job_dir.path().to_owned(),
             events: self.sender.clone(),
+            mirrored: self.mirrored.clone(),
             // The receiver lives until the process exits.
             remote_signal: Box::new(move |node, command, signal| {
                 drop(sender.send(Event::SignalCommand { node: node.0, command, signal }));
@@ -287,17 +293,19 @@ impl Driver {
         clients: Vec<Sender<DriverReply>>,
         receipt: Option<&Path>,
     ) -> Ended {
+        let mirrored = self.mirrored.clone();
         let drained = self.drain(verify, deadline, &clients);
         for client in &clients {
             // A client may have disconnected. Others see the connection end when the job has ended.
             let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
         }
         let ended = self.end_after_drain::<A>(&drained, deadline, receipt);
-        for client in
-            ended.mirror.iter().flat_map(|mirrored| clients.iter().map(move |client| (client, mirrored)))
-        {
-            let (client, mirrored) = client;
-            let _ = client.send(DriverReply::Mirrored(mirrored.clone()));
+        if let Some(outcome) = &ended.mirror {
+            let sent =
+                clients.iter().filter(|client| client.send(DriverReply::Mirrored(outcome.clone())).is_ok());
+            let count = sent.count();
+            // The process ends next.
+            ask_until(REPLY_LIMIT, REPLY_STEP, || (mirrored.load(Ordering::SeqCst) >= count).then_some(()));
         }
         // The connections end with the process: when a client sees that, nothing of the job is left.
         std::mem::forget(clients);

@@ -12,6 +12,7 @@ use crate::place::base::{Base, JobDir};
 use crate::place::record::JobRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tameike_agent::control::{
@@ -70,6 +71,7 @@ impl Driver {
             notices: VecDeque::new(),
             leases: None,
             mirror: None,
+            mirrored: Arc::default(),
             resize: None,
             arriving: BTreeSet::new(),
             next_id: START_ID + 1,

@@ -76,6 +76,7 @@ impl Session<'_> {
     /// The connection is broken.
     pub fn compare_next(&mut self, compared: &mut Compared, checks_content: bool) -> Result<()> {
         let Some(walk) = self.pending.lock().walk().cloned() else { return Ok(()) };
+        self.source.revalidate(&walk.path);
         let here = match list(self.source, &walk.path) {
             // Its removal or replacement is recorded.
             Err(fault) if fault.kind() == FaultKind::Missing && !walk.path.is_empty() => Vec::new(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tameike_core::changes::Content;
 use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Result};
 use tameike_io::os::process::monotonic;
-use tameike_io::shared::{FileStat, SharedFs, split};
+use tameike_io::shared::{FileStat, SharedFs, retry_revalidated, split};
 
 /// Paths in a batch.
 const PATHS_MAX: usize = 512;
@@ -210,7 +210,9 @@ impl<'a> Session<'a> {
         if is_excluded_path(path) {
             return Ok(());
         }
-        let stat = match self.source.stat(path) {
+        // Another node has changed it: this one may have old attributes, or know that the name is missing.
+        self.source.revalidate(path);
+        let stat = match retry_revalidated(self.source, path, || self.source.stat(path)) {
             Err(fault) if fault.kind() == FaultKind::Missing => None,
             stat => Some(stat?),
         };

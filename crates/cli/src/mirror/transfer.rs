@@ -32,6 +32,7 @@ impl Session<'_> {
             return self.send_end(path, attributes, false);
         }
         let file = self.source.open(path, Access::Read)?;
+        file.revalidate()?;
         if file.stat()?.inode_id() != stat.inode_id() {
             // Another file has the path since, which is recorded.
             return Ok(());

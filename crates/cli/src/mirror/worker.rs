@@ -279,9 +279,12 @@ impl Worker<'_> {
         let is_first = state.outage.is_none();
         let begin = state.outage.as_ref().map_or_else(monotonic, |(begin, _)| *begin);
         state.outage = Some((begin, fault.clone()));
-        let is_silent = state.is_aborted;
+        let is_explicit = self.shared.plan.is_explicit;
+        let is_silent = state.is_aborted || is_explicit && self.was_never_reached();
         drop(state);
-        if is_first && !is_silent {
+        if is_first && is_explicit && !is_silent {
+            self.say(format!("not reachable ({fault}); trying again"));
+        } else if is_first && !is_silent {
             self.say(format!(
                 "not reachable ({fault}); the job goes on, and the mirror gets its changes later"
             ));
@@ -292,11 +295,15 @@ impl Worker<'_> {
         (self.shared.notify)(MirrorEvent::Message(format!("mirror {}: {what}", self.shared.plan.target)));
     }
 
+    fn was_never_reached(&self) -> bool {
+        self.compared == Compared::default()
+    }
+
     /// Whether to end without a connection.
     fn is_given_up(&self, fault: &Fault) -> bool {
         let state = self.shared.state.lock();
         let lasts = state.outage.as_ref().map_or(Duration::ZERO, |(begin, _)| monotonic() - *begin);
-        let was_never_reached = self.shared.plan.is_explicit && self.compared == Compared::default();
+        let was_never_reached = self.shared.plan.is_explicit && self.was_never_reached();
         let is_too_long = state.is_finishing && lasts > self.shared.plan.outage_limit;
         let is_source_gone =
             matches!(fault.errno, Errno::EACCES | Errno::EPERM) && self.shared.plan.is_explicit;
