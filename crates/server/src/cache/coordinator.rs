@@ -5,6 +5,7 @@ use super::change_detection::Verdict;
 use super::file_table::{File, fresh_generation};
 use super::record::Record;
 use super::removal::Removals;
+use super::renames::Renames;
 use super::resize::Resizer;
 use crate::holders::CacheTable;
 use crate::unit::digest::unit_count;
@@ -43,6 +44,7 @@ pub(super) struct Coordinator {
     removals: Arc<Removals>,
     resizer: Arc<Resizer>,
     holders: Arc<CacheTable>,
+    renames: Renames,
 }
 
 impl Coordinator {
@@ -52,7 +54,19 @@ impl Coordinator {
         resizer: Arc<Resizer>,
         holders: Arc<CacheTable>,
     ) -> Self {
-        Self { base, removals, resizer, holders }
+        Self { base, removals, resizer, holders, renames: Renames::default() }
+    }
+
+    /// A record of a file that a node has seen at a path.
+    fn new_record(&self, path: &[u8], stamp: Stamp, generation: Generation) -> Record {
+        let mut record = Record::new(path, stamp, generation);
+        self.add_moved_paths(&mut record);
+        record
+    }
+
+    /// Adds the paths that follow from renames of directories.
+    fn add_moved_paths(&self, record: &mut Record) -> bool {
+        self.renames.complete(record, self.base.runtime.clock.monotonic())
     }
 
     /// A generation that no file had at an earlier coordinator.
@@ -73,7 +87,7 @@ impl Coordinator {
 
     /// Notes that a node has had a file open since another node coordinated it.
     pub(super) fn reopen(&self, node: NodeId, OpenFile { inode, path, stamp }: &OpenFile) -> Result<()> {
-        let record = || Record::new(path, *stamp, self.fresh_generation());
+        let record = || self.new_record(path, *stamp, self.fresh_generation());
         let file = self.base.files.get_or_insert(*inode, record)?;
         let mut state = file.state();
         state.openers.insert(node);
@@ -153,7 +167,7 @@ impl Coordinator {
 
     /// The file with this stamp, known or new, after pending truncates and changes of space are finished.
     async fn contact(&self, inode: InodeId, report: Report<'_>) -> Result<Arc<File>> {
-        let record = || Record::new(report.path, report.stamp, self.fresh_generation());
+        let record = || self.new_record(report.path, report.stamp, self.fresh_generation());
         let file = self.base.files.get_or_insert(inode, record)?;
         self.restart_reused(&file, report).await?;
         if file.state().record.removed {
@@ -200,7 +214,8 @@ impl Coordinator {
         self.base.files.update(file, |state| {
             let generation = state.record.generation.next();
             // In the journal, as the removed one is, which this replaces.
-            state.restart(Record { journaled: true, ..Record::new(report.path, report.stamp, generation) });
+            let record = self.new_record(report.path, report.stamp, generation);
+            state.restart(Record { journaled: true, ..record });
         })
     }
 
@@ -220,6 +235,7 @@ impl Coordinator {
                 Some(mut known) => {
                     // Another node may have renamed it since the client looked it up.
                     known.prefer_path(&path);
+                    self.add_moved_paths(&mut known);
                     let (found, stat) = self.base.locator.locate_with_retry(file.inode, &known).await?;
                     path = found;
                     Some((known.stamp, stat.stamp()))
@@ -228,7 +244,9 @@ impl Coordinator {
             };
             let time = self.base.runtime.now();
             let is_decided = self.base.files.update(file, |state| {
-                state.record.prefer_path(&path);
+                if state.record.prefer_path(&path) {
+                    self.add_moved_paths(&mut state.record);
+                }
                 state.record.removing = false;
                 match now {
                     Some((known, _)) if !state.flushing && state.record.stamp != known => false,
@@ -435,18 +453,22 @@ impl Coordinator {
     pub(super) async fn renamed(&self, inode: Option<InodeId>, from: &[u8], to: &[u8]) -> Result<()> {
         if let Some(inode) = inode {
             let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
-            self.base.files.update(&file, |state| state.record.prefer_path(to))?;
+            self.base.files.update(&file, |state| {
+                state.record.prefer_path(to);
+                self.add_moved_paths(&mut state.record);
+            })?;
             return self.base.journal.sync(false).await;
         }
+        self.renames.note(from, to, self.base.runtime.clock.monotonic());
         for file in self.base.files.below(from) {
-            self.move_below(&file, from, to)?;
+            self.move_below(&file)?;
         }
         let mut next = Some(Vec::new());
         while let Some(start) = next {
             let (inodes, more) = self.base.journal.below(from, start, 1024)?;
             for inode in inodes {
                 if let Some(file) = self.base.files.get(inode)? {
-                    self.move_below(&file, from, to)?;
+                    self.move_below(&file)?;
                 }
             }
             next = more;
@@ -454,21 +476,16 @@ impl Coordinator {
         self.base.journal.sync(false).await
     }
 
-    /// Adds the new paths of a file that lies below a renamed directory.
-    fn move_below(&self, file: &Arc<File>, from: &[u8], to: &[u8]) -> Result<()> {
-        let below = |path: &[u8]| {
-            Some([to, path.strip_prefix(from)?.strip_prefix(b"/").map(|_| &path[from.len()..])?].concat())
-        };
-        // A rename that was reported and then failed has left a path at which the file is not: all paths follow.
-        let moved = |record: &Record| record.paths.iter().filter_map(|path| below(path)).collect::<Vec<_>>();
-        if moved(&file.state().record).is_empty() {
-            return Ok(());
+    /// Adds the new paths of a file that lies below a renamed directory. A rename that was reported and then failed has left a path at which
+    /// the file is not: all paths follow.
+    fn move_below(&self, file: &Arc<File>) -> Result<()> {
+        let mut moved = file.state().record.clone();
+        if self.add_moved_paths(&mut moved) {
+            self.base.files.update(file, |state| {
+                self.add_moved_paths(&mut state.record);
+            })?;
         }
-        self.base.files.update(file, |state| {
-            for path in moved(&state.record).iter().rev() {
-                state.record.prefer_path(path);
-            }
-        })
+        Ok(())
     }
 
     /// Serves an fsync: makes the record and all dirty bytes durable on the devices of the job.

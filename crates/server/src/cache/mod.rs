@@ -23,6 +23,7 @@ mod locate;
 mod paths;
 mod record;
 mod removal;
+mod renames;
 mod resize;
 mod save;
 #[cfg(test)]

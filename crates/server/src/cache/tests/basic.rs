@@ -228,6 +228,27 @@ fn renamed_files_and_directories_are_flushed_to_their_new_paths() {
     assert_eq!(bed.shared_content("moved/a2"), b"content of a");
 }
 
+/// Regression: the file was reported as missing, because only the old path of its directory was known.
+#[test]
+fn files_of_directories_that_are_being_renamed_are_flushed_to_their_new_paths() {
+    let bed = Bed::new(23, 3);
+    std::fs::create_dir_all(bed.root.join("above/dir")).expect("mkdir");
+    let client = bed.client(0);
+    bed.run(async move {
+        client.create(b"above/dir/early", b"early").await.expect("write");
+        // Two nodes rename at the same time, and a third one creates a file before that.
+        client.announce_rename(b"above", b"moved").await.expect("reported");
+        client.announce_rename(b"above/dir", b"above/other").await.expect("reported");
+        client.create(b"above/dir/late", b"late").await.expect("write");
+    });
+    std::fs::rename(bed.root.join("above/dir"), bed.root.join("above/other")).expect("renamed");
+    std::fs::rename(bed.root.join("above"), bed.root.join("moved")).expect("renamed");
+    let receipt = bed.drain_completely(true);
+    let paths: Vec<_> = receipt.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["moved/other/early", "moved/other/late"]);
+    assert_eq!(bed.shared_content("moved/other/late"), b"late");
+}
+
 /// Regression: the rename of a directory read every record of the job.
 #[test]
 fn the_rename_of_a_directory_reads_only_the_records_below_it() {

@@ -222,17 +222,23 @@ impl Client {
         Ok(state.newer.map_or(size, |(size, _)| size))
     }
 
-    /// Renames a file or directory, and sends the notifications of the cache view.
-    pub(super) async fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+    /// Sends the notifications of the cache view before a rename of a file or directory.
+    pub(super) async fn announce_rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let stat = self.shared.stat(from)?;
         let inode = (stat.kind == tameike_core::FileKind::File).then(|| stat.inode_id());
-        let replaced = self.shared.pin(to).ok();
         let request = CacheRequest::Renamed { inode, from: from.to_vec(), to: to.to_vec() };
         for node in self.cluster.nodes().iter() {
             if inode.is_none_or(|inode| self.cluster.primary(self.cluster.inode_home(inode)) == node.id) {
                 self.rpc.call(node.id.into(), Request::Cache(request.clone()), None, None).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Renames a file or directory, and sends the notifications of the cache view.
+    pub(super) async fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let replaced = self.shared.pin(to).ok();
+        self.announce_rename(from, to).await?;
         self.shared.rename(from, to, tameike_core::wire::meta::RenameMode::Replace)?;
         if let Some((stat, _pin)) = replaced {
             self.request(stat.inode_id(), CacheRequest::Removed { inode: stat.inode_id() }).await?;
