@@ -3,6 +3,7 @@
 use crate::arguments::CheckArguments;
 use crate::exit;
 use crate::place::record::DeviceOwner;
+use crate::place::volume_store::StoreLabel;
 use crate::report::progress::{self, Display};
 use crate::report::{self, plural, printable};
 use crate::settings::size::show;
@@ -44,7 +45,10 @@ fn code(report: &Report) -> u8 {
 fn owner_in_words(dir: &Path) -> String {
     match DeviceOwner::read(dir) {
         Ok(Some(owner)) => format!("store of job {}, {}", owner.job, owner.node_dir.display()),
-        Ok(None) => "store without the name of its job".to_owned(),
+        Ok(None) => match StoreLabel::of(dir) {
+            Ok(Some(label)) => format!("store of node {} of volume {}", label.node, label.volume),
+            _ => "store without the name of its job".to_owned(),
+        },
         Err(fault) => format!("store whose record of the job cannot be read ({fault})"),
     }
 }

@@ -222,10 +222,17 @@ pub struct ExecArguments {
 
 /// `tameike grow`
 #[derive(Debug, Args)]
-#[group(id = "added", args = ["local", "hosts", "hostfile"], required = true, multiple = false)]
 pub struct GrowArguments {
     #[command(flatten)]
     pub job: JobChoice,
+    #[command(flatten)]
+    pub added: AddedNodes,
+}
+
+/// Nodes that a running job or volume gets.
+#[derive(Debug, Args)]
+#[group(id = "added", required = true, multiple = false)]
+pub struct AddedNodes {
     /// Add N nodes on this host
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub local: Option<u32>,
@@ -252,10 +259,17 @@ pub struct ShrinkArguments {
 pub struct RestartArguments {
     #[command(flatten)]
     pub job: JobChoice,
-    /// The numbers of the nodes: K,L,... Programs that run there are terminated
+    #[command(flatten)]
+    pub restarted: RestartedNodes,
+}
+
+/// Nodes whose agents are restarted.
+#[derive(Debug, Args)]
+pub struct RestartedNodes {
+    /// The numbers of the nodes: K,L,... Programs that a job runs there are terminated
     #[arg(long, value_name = "LIST", required = true, value_delimiter = ',')]
     pub nodes: Vec<u32>,
-    /// The program for agents on this host [default: the path of the one that started the job]
+    /// The program for agents on this host [default: the path of the one that started the job or volume]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub program: Option<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! The options of `tameike volume`.
 
-use super::JobOptions;
 use super::job::DeviceChoice;
+use super::{AddedNodes, JobOptions, RestartedNodes};
 use crate::settings::capacity::Capacity;
 use crate::settings::size;
 use crate::settings::volume::{OwnedVolume, VolumeName};
@@ -117,19 +117,11 @@ pub struct VolumeStatusArguments {
 
 /// `tameike volume grow`
 #[derive(Debug, Args)]
-#[group(id = "added-places", args = ["local", "hosts", "hostfile"], required = true, multiple = false)]
 pub struct VolumeGrowArguments {
     #[command(flatten)]
     pub volume: VolumeChoice,
-    /// Add N nodes on this host
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub local: Option<u32>,
-    /// Add one node on each of these hosts: a,b,c
-    #[arg(long, value_name = "LIST")]
-    pub hosts: Option<String>,
-    /// Add the nodes of a file, with one host per line
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub hostfile: Option<PathBuf>,
+    #[command(flatten)]
+    pub added: AddedNodes,
 }
 
 /// `tameike volume shrink`
@@ -147,12 +139,8 @@ pub struct VolumeShrinkArguments {
 pub struct VolumeRestartArguments {
     #[command(flatten)]
     pub volume: VolumeChoice,
-    /// The numbers of the nodes: K,L,...
-    #[arg(long, value_name = "LIST", required = true, value_delimiter = ',')]
-    pub nodes: Vec<u32>,
-    /// The program for agents on this host [default: the path of the one that started the volume]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub program: Option<PathBuf>,
+    #[command(flatten)]
+    pub restarted: RestartedNodes,
     /// Create new stores on nodes that have failed and have lost theirs. The other nodes copy their data to them
     #[arg(long)]
     pub new_store: bool,

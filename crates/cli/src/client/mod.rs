@@ -16,7 +16,7 @@ pub use check::check_replicas;
 pub use drain::{down, drain, end};
 pub use exec::exec;
 pub use mount::mount;
-pub use resize::{change_nodes, grow, restart, shrink};
+pub use resize::{add_nodes, grow, remove_nodes, restart, restart_nodes, shrink};
 pub use status::{cache_stat, status, status_of};
 pub use up::{supervise, up};
 pub use warm::cache_warm;

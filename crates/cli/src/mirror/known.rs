@@ -37,7 +37,7 @@ impl Known {
         remove_below(&mut self.files, path);
     }
 
-    /// Forgets a path that no regular file has any more, and what is below it unless it is a directory.
+    /// Forgets the regular file at a path, which is gone. If the path has no directory either, forgets the files below it too.
     pub fn forget_file(&mut self, path: &[u8], is_dir: bool) {
         if is_dir {
             self.files.remove(path);

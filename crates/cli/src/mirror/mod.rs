@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The agents report which paths have changed. The driver's thread ([`worker`]) reads their current state from the shared directory, and
-//! sends it to `tameike receive` ([`receive`]), over ssh or here. A broken connection is made again, and what was not committed is repeated.
+//! sends it to `tameike receive` ([`receive`]), over ssh or here. After a cut, the driver connects again and repeats what the receiver has not committed.
 //! The thread never blocks the driver's loop.
 //!
 //! Limits: changes of programs outside the job are mirrored only by comparisons. A comparison takes files with the same size and mtime as

@@ -277,7 +277,7 @@ impl Pending {
         self.failed.insert(path, (entry, fault, now + RETRY_TIME));
     }
 
-    /// The connection is broken: what was taken is pending again.
+    /// Makes the changes pending again that were taken for a connection which has broken.
     pub fn restore(&mut self) {
         let mut renames = Vec::new();
         for batch in std::mem::take(&mut self.taken) {

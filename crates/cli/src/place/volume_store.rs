@@ -57,6 +57,11 @@ impl StoreLabel {
         dir.parent().map_or(Ok(()), sync_directory)
     }
 
+    /// Reads the label of a store; `None` if it is not that of a volume.
+    pub fn of(dir: &Path) -> Result<Option<Self>> {
+        read_json(&dir.join(LABEL_FILE))
+    }
+
     /// Reads the label of the store of a volume's node.
     ///
     /// # Errors
@@ -64,7 +69,7 @@ impl StoreLabel {
     /// - `EINVAL`: the directory has the store of another volume or node
     /// - `EPERM`: it belongs to another user
     pub fn read(dir: &Path, volume: &str, node: u32) -> Result<Self> {
-        let label = if owned::is_own_dir(dir)? { read_json::<Self>(&dir.join(LABEL_FILE))? } else { None };
+        let label = if owned::is_own_dir(dir)? { Self::of(dir)? } else { None };
         let missing = || {
             let message =
                 format!("the store of the volume, {}, is missing: is its disk mounted?", dir.display());

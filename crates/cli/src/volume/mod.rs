@@ -16,7 +16,7 @@ use crate::driver::{SupervisedStart, create_volume};
 use crate::place::volume::{VolumeLock, VolumeRecord, VolumeState};
 use crate::report::{self, plural};
 use crate::settings::volume::{VolumeId, VolumeName};
-use crate::settings::{JobPlan, added_nodes, size};
+use crate::settings::{JobPlan, size};
 use std::path::PathBuf;
 use tameike_agent::control::AgentControl;
 use tameike_core::{Errno, Fault, Result};
@@ -29,9 +29,15 @@ pub fn volume<A: AgentControl>(action: &VolumeAction) -> u8 {
         VolumeAction::Start(choice) => start(&choice.name),
         VolumeAction::Stop(choice) => stop(&choice.name),
         VolumeAction::Status(arguments) => status::status(arguments),
-        VolumeAction::Grow(arguments) => grow(arguments),
-        VolumeAction::Shrink(arguments) => shrink(arguments),
-        VolumeAction::Restart(arguments) => restart(arguments),
+        VolumeAction::Grow(VolumeGrowArguments { volume, added }) => {
+            running(&volume.name).and_then(|dir| client::add_nodes(&dir, added))
+        }
+        VolumeAction::Shrink(VolumeShrinkArguments { volume, nodes }) => {
+            running(&volume.name).and_then(|dir| client::remove_nodes(&dir, nodes))
+        }
+        VolumeAction::Restart(VolumeRestartArguments { volume, restarted, new_store }) => {
+            running(&volume.name).and_then(|dir| client::restart_nodes(&dir, restarted, *new_store))
+        }
         VolumeAction::Mount(arguments) => mount::mount(arguments),
         VolumeAction::Unmount(arguments) => mount::unmount(arguments),
         VolumeAction::Remove(arguments) => remove::remove(arguments),
@@ -81,41 +87,19 @@ fn running(name: &VolumeName) -> Result<PathBuf> {
 
 fn stop(name: &VolumeName) -> Result<u8> {
     client::end(&running(name)?, &ClientRequest::Down { verify: false })?;
-    match VolumeRecord::find(name)? {
-        VolumeRecord { state: VolumeState::Stopped, .. } => Ok(0),
-        VolumeRecord { faults, .. } => {
-            let what =
-                if faults.is_empty() { "copies were being compared".to_owned() } else { faults.join("; ") };
-            let message = format!(
-                "volume {name} has stopped, but: {what}. The next start compares the copies of its data"
-            );
-            Err(Fault::io(message))
-        }
+    let VolumeRecord { state, faults, .. } = VolumeRecord::find(name)?;
+    if !faults.is_empty() {
+        let faults = faults.join("; ");
+        let message = format!(
+            "volume {name} has stopped, but: {faults}. The next start compares the copies of its data"
+        );
+        return Err(Fault::io(message));
     }
-}
-
-fn grow(arguments: &VolumeGrowArguments) -> Result<u8> {
-    let VolumeGrowArguments { volume, local, hosts, hostfile } = arguments;
-    let nodes = added_nodes(*local, hosts.as_deref(), hostfile.as_deref())?;
-    let count = nodes.len();
-    client::change_nodes(&running(&volume.name)?, &ClientRequest::Grow { nodes })?;
-    report::say(format_args!("{count} {} added", plural(count, "node")));
-    Ok(0)
-}
-
-fn shrink(arguments: &VolumeShrinkArguments) -> Result<u8> {
-    let nodes = arguments.nodes.clone();
-    client::change_nodes(&running(&arguments.volume.name)?, &ClientRequest::Shrink { nodes })?;
-    Ok(0)
-}
-
-fn restart(arguments: &VolumeRestartArguments) -> Result<u8> {
-    let absolute = |program: &PathBuf| std::path::absolute(program);
-    let program = arguments.program.as_ref().map(absolute).transpose();
-    let program = program.map_err(|error| Fault::from_os("finding the program", &error))?;
-    let (nodes, new_store) = (arguments.nodes.clone(), arguments.new_store);
-    let request = ClientRequest::Restart { nodes, program, new_store };
-    client::change_nodes(&running(&arguments.volume.name)?, &request)?;
+    if state != VolumeState::Stopped {
+        report::say(format_args!(
+            "volume {name} has stopped before the copies of its data were compared: the next start begins again"
+        ));
+    }
     Ok(0)
 }
 
