@@ -9,11 +9,14 @@
 
 mod balance;
 mod member;
+mod quorum;
 mod repair;
 
 use crate::control::{LeaseAnswer, LeaseMessage};
 use balance::Balance;
 use member::{Contact, Member, Right};
+use quorum::Quorum;
+pub use quorum::TAKEOVER_TIME;
 use repair::Repair;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -78,6 +81,7 @@ pub struct Authority {
     is_round_due: bool,
     repair: Repair,
     balance: Balance,
+    quorum: Quorum,
 }
 
 impl Authority {
@@ -88,8 +92,20 @@ impl Authority {
             (node, Member::new(excluded_in))
         };
         let members = nodes.into_iter().map(member).collect();
-        let (condemned, cuts, cut, has_news, is_round_due, repair, balance) = Default::default();
-        Self { map, members, condemned, cuts, cut, last_tick: now, has_news, is_round_due, repair, balance }
+        let (condemned, cuts, cut, has_news, is_round_due, repair, balance, quorum) = Default::default();
+        Self {
+            map,
+            members,
+            condemned,
+            cuts,
+            cut,
+            last_tick: now,
+            has_news,
+            is_round_due,
+            repair,
+            balance,
+            quorum,
+        }
     }
 
     /// The current map.
@@ -100,17 +116,18 @@ impl Authority {
     /// The next message to a node, which is sent now. `None` if the node owes answers to several messages, so that messages to a stopped
     /// agent do not fill its pipe, or if it has ended.
     pub fn message(&mut self, node: NodeId, now: Duration) -> Option<LeaseMessage> {
-        let right = self.right(node);
+        let right = self.right_now(node, now);
         self.members.get_mut(&node)?.message(&self.map, right, now)
     }
 
     /// Takes the answer of a node, which has arrived now. Returns true if the next message to the node is urgent: it brings its first lease,
     /// or a map that the node does not have.
     pub fn answered(&mut self, node: NodeId, answer: LeaseAnswer, now: Duration) -> bool {
-        let right = self.right(node);
         let Some(member) = self.members.get_mut(&node) else { return false };
         // It may be the answer that a decision about a cut waits for.
         self.has_news |= member.answered(answer, now) || self.cut.contains(&node);
+        let right = self.right_now(node, now);
+        let Some(member) = self.members.get(&node) else { return false };
         member.is_urgent(self.map.epoch, right, now)
     }
 
@@ -131,12 +148,19 @@ impl Authority {
         }
     }
 
-    /// Notes that the connection to the node's agent is lost, and will not come back. The agent may still run until its lease is over.
+    /// Notes that the connection to the node's agent is lost. The agent may still run until its lease is over.
     pub fn hung_up(&mut self, node: NodeId) {
         if let Some(member) = self.members.get_mut(&node)
             && member.contact == Contact::Open
         {
             member.contact = Contact::HungUp;
+        }
+    }
+
+    /// Notes that there is a new connection to the node's agent, which was not restarted.
+    pub fn connected(&mut self, node: NodeId) {
+        if let Some(member) = self.members.get_mut(&node) {
+            member.reconnect();
         }
     }
 
@@ -167,7 +191,15 @@ impl Authority {
         changes
     }
 
-    /// What messages to a node do to its lease.
+    /// What a message to a node does to its lease now.
+    fn right_now(&self, node: NodeId, now: Duration) -> Right {
+        match self.right(node) {
+            Right::Held if !self.has_quorum(now) => Right::Waiting,
+            right => right,
+        }
+    }
+
+    /// What messages to a node do to its lease, as long as the authority hears most keepers.
     fn right(&self, node: NodeId) -> Right {
         match self.map.excludes(node) {
             true => Right::Lost,

@@ -2,7 +2,7 @@
 //!
 //! The first line in is [`AgentStart`], the first line out is [`AgentReply::Ready`] (or `Failed`). After that each line in is an
 //! [`AgentCommand`], and each line out an [`AgentAnswer`] with the command's number. End of file on standard input means that the
-//! driver has ended. The secret of the job travels only here: never on a command line, in an environment or in a file that others
+//! driver has ended. The agent of a volume then waits for the next driver, which connects to it in the same way. The secret of the job travels only here: never on a command line, in an environment or in a file that others
 //! can read.
 //!
 //! The `cli` crate owns the process (namespaces, mounts, directories, pipes) and drives an implementation of [`AgentControl`].
@@ -18,6 +18,7 @@ pub use lease::{LeaseAnswer, LeaseMessage};
 pub use undrained::{Progress, Undrained};
 
 use crate::files::{FileLine, FileSelection};
+use crate::keepers::{Keeper, Kept, KeptRecord, RecordVersion, Term};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -30,7 +31,7 @@ use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{CoreSet, Fault, HomeMap, JobId, NodeId, NodeInfo, Result, View};
 
 /// Version of the protocol, which driver and agent must share.
-pub const CONTROL_VERSION: u16 = 1;
+pub const CONTROL_VERSION: u16 = 2;
 
 /// Interval of progress reports.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -235,6 +236,13 @@ pub enum AgentRequest {
     Measure(Order),
     /// Compare the copies of the homes that this node serves, and repair them. Reply: `CopiesChecked`.
     CheckCopies,
+    /// Serve only this driver of the volume from now on, and refuse those of earlier terms. Reply: `Promised`.
+    Promise {
+        /// The term of the driver.
+        term: Term,
+    },
+    /// Keep the record of the volume, in the form of its driver. Reply: `Kept`.
+    Keep(Box<KeptRecord<String>>),
     /// Send a signal to a command that was started in this node's namespaces. Reply: `Done`.
     Signal {
         /// Name under which the command was entered.
@@ -275,6 +283,10 @@ pub enum AgentReply {
         node: NodeRecord,
         /// `address:port` of the fabric endpoint.
         address: String,
+        /// The agent as a keeper of the record of its volume; `None` if it has no store.
+        keeper: Option<Keeper>,
+        /// The secret of the job, if the agent has joined it before: another driver has started it.
+        running: Option<Secret>,
     },
     /// The agent has reached its peers and serves.
     Joined {
@@ -308,6 +320,25 @@ pub enum AgentReply {
     Measured(Outcome),
     /// The copies are compared.
     CopiesChecked(CopyReport),
+    /// The agent has promised a term.
+    Promised {
+        /// The agent as a keeper; `None` if it has no store.
+        keeper: Option<Keeper>,
+        /// What it knew before.
+        kept: Box<Kept<String>>,
+    },
+    /// The agent keeps a record of the volume.
+    Kept {
+        /// The agent as a keeper; `None` if it has no store, and keeps the record in memory.
+        keeper: Option<Keeper>,
+        /// The version of the record.
+        version: RecordVersion,
+    },
+    /// The agent serves another driver, of a later term, and has not carried the command out.
+    Superseded {
+        /// The host of that driver.
+        host: String,
+    },
     /// The agent is stopping, and has made progress since the last report.
     Stopping,
     /// The agent has stopped.

@@ -13,6 +13,7 @@ pub mod control;
 pub mod files;
 pub mod fuse;
 mod gathering;
+pub mod keepers;
 mod kernel_cache;
 mod measure;
 mod memory;

@@ -69,6 +69,7 @@ fn act<A: AgentControl>(action: Action) -> u8 {
         Action::Enter(arguments) => node::enter::run(&arguments),
         Action::KeepVariables(place) => node::enter::keep(&place),
         Action::RemoveStore(place) => volume::remove::store(&place),
+        Action::SurveyStore(place) => volume::survey::print(&place),
         Action::Probe => node::probe::run(),
     }
 }

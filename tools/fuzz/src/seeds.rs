@@ -360,7 +360,16 @@ fn lines() -> Vec<Seed> {
             "stop",
             &AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true, discard: false } },
         ),
-        line("control", "ready", &answer(AgentReply::Ready { node: node(), address: "a:1".to_owned() })),
+        line(
+            "control",
+            "ready",
+            &answer(AgentReply::Ready {
+                node: node(),
+                address: "a:1".to_owned(),
+                keeper: None,
+                running: None,
+            }),
+        ),
         line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),
         line("control", "changes", &answer(AgentReply::Changes(changes()))),
         line("control", "stopped", &answer(AgentReply::Stopped(LEFT))),

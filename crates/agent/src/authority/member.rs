@@ -8,6 +8,8 @@ use tameike_core::{HomeId, HomeMap, MapEpoch, NodeId};
 
 /// Messages to a node without an answer, beyond which it gets no more until it answers.
 const UNANSWERED_MAX: usize = 3;
+/// Bits of the number of a message below those of the term.
+const TERM_SHIFT: u32 = 32;
 
 /// The connection between the authority and an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +27,20 @@ pub(super) enum Contact {
 pub(super) enum Right {
     /// Messages grant it a lease.
     Held,
+    /// Messages grant it no lease as long as the authority hears too few keepers of its record.
+    Waiting,
     /// Messages end its lease, so that it can be excluded.
     Revoked,
     /// It is excluded: it has no lease.
     Lost,
+}
+
+/// A message without an answer.
+struct Unanswered {
+    number: u64,
+    sent: Duration,
+    /// The node has had time to answer since.
+    since: Duration,
 }
 
 /// What the authority knows of one node.
@@ -48,8 +60,9 @@ pub(super) struct Member {
     pub(super) store_failed: bool,
     /// Number of the last message.
     sent: u64,
-    /// The messages without an answer, with their times.
-    unanswered: VecDeque<(u64, Duration)>,
+    unanswered: VecDeque<Unanswered>,
+    /// When the last message was sent that the node has answered.
+    heard: Option<Duration>,
     /// Number and time of the last answer.
     answer: Option<(u64, Duration)>,
     /// The epoch of its map at its last answer.
@@ -78,6 +91,7 @@ impl Member {
             store_failed: false,
             sent: 0,
             unanswered,
+            heard: None,
             answer: None,
             confirmed: None,
             offered: None,
@@ -87,13 +101,20 @@ impl Member {
         }
     }
 
+    /// A member of a volume that another driver has served: its lease may last until then. The node has promised the term of the driver in
+    /// answer to a message of this time. Numbers of messages are higher than those of drivers before.
+    pub(super) fn take_over(&mut self, term: u64, heard: Option<Duration>, until: Duration) {
+        self.sent = term << TERM_SHIFT;
+        (self.heard, self.promised_until) = (heard, until);
+    }
+
     /// As `Authority::message`. `right`: what the message does to the lease.
     pub(super) fn message(&mut self, map: &HomeMap, right: Right, now: Duration) -> Option<LeaseMessage> {
         if !self.is_up() || self.unanswered.len() >= UNANSWERED_MAX {
             return None;
         }
         self.sent += 1;
-        self.unanswered.push_back((self.sent, now));
+        self.unanswered.push_back(Unanswered { number: self.sent, sent: now, since: now });
         let acknowledged = self.answer.filter(|_| right == Right::Held);
         if let Some((_, arrived)) = acknowledged {
             self.promised_until = self.promised_until.max(arrived + MAP_LEASE);
@@ -127,10 +148,9 @@ impl Member {
             is_changing,
             store_failed,
         } = answer;
-        if !self.unanswered.iter().any(|(asked, _)| *asked == number) {
-            return false;
-        }
-        self.unanswered.retain(|(asked, _)| *asked > number);
+        let Some(asked) = self.unanswered.iter().find(|asked| asked.number == number) else { return false };
+        self.heard = Some(asked.sent);
+        self.unanswered.retain(|asked| asked.number > number);
         self.answer = Some((number, now));
         self.confirmed = Some(epoch);
         let unreachable = unreachable.into_iter().collect();
@@ -172,6 +192,17 @@ impl Member {
         self.answer.is_some_and(|(answered, _)| answered > number)
     }
 
+    /// Whether the node has answered a message that was sent at this time or later.
+    pub(super) fn has_heard_since(&self, time: Duration) -> bool {
+        self.heard.is_some_and(|heard| heard >= time)
+    }
+
+    /// Sends messages over a new connection. Those before get no answer.
+    pub(super) fn reconnect(&mut self) {
+        self.contact = Contact::Open;
+        self.unanswered.clear();
+    }
+
     /// Whether messages reach the agent.
     pub(super) fn is_up(&self) -> bool {
         self.contact == Contact::Open
@@ -179,12 +210,12 @@ impl Member {
 
     /// Whether a message has been without an answer for this time.
     pub(super) fn is_silent(&self, time: Duration, now: Duration) -> bool {
-        self.unanswered.front().is_some_and(|(_, sent)| now >= *sent + time)
+        self.unanswered.front().is_some_and(|asked| now >= asked.since + time)
     }
 
     /// Gives the node time to answer again.
     pub(super) fn wait_again(&mut self, now: Duration) {
-        self.unanswered.iter_mut().for_each(|(_, sent)| *sent = now);
+        self.unanswered.iter_mut().for_each(|asked| asked.since = now);
     }
 
     /// Whether the node answers, with the map in which it was excluded or a later one.

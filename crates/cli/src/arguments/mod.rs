@@ -147,6 +147,9 @@ pub enum Action {
     /// Remove the store of a volume's node on this host; started by `volume remove`
     #[command(hide = true)]
     RemoveStore(StorePlace),
+    /// Print what the store of a volume's node keeps for drivers; started by a driver
+    #[command(hide = true)]
+    SurveyStore(StorePlace),
     /// Try to create namespaces and a FUSE mount, report the result, and exit
     #[command(hide = true)]
     Probe,

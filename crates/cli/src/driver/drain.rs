@@ -127,6 +127,7 @@ impl Driver {
                 | Notice::AgentEnded
                 | Notice::Progress(_)
                 | Notice::Mirrored
+                | Notice::Superseded(_)
                 | Notice::CommandEnded(_)
                 | Notice::Down { .. } => {}
             }

@@ -62,6 +62,8 @@ pub enum Notice {
     },
     /// The mirror has ended.
     Mirrored,
+    /// Another driver serves the volume now, on this host.
+    Superseded(String),
     /// A message for the user.
     Message(String),
     TimedOut,
@@ -75,11 +77,13 @@ impl Driver {
                 self.tend_leases();
             }
             self.tend_resize();
+            self.tend_lost_agents();
             self.poll_changes();
             if let Some(notice) = self.notices.pop_front() {
                 return notice;
             }
-            let wake = deadline.into_iter().chain(self.leases_due()).chain(self.changes_due()).min();
+            let due = [self.leases_due(), self.changes_due(), self.reconnect_due(), deadline];
+            let wake = due.into_iter().flatten().min();
             let event = match wake {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(end) => self.events.recv_timeout(end.saturating_sub(monotonic())),

@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// Stops the agents and waits until they exit; returns the faults.
-    fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
+    pub(super) fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
         let stop = self.ask(&AgentRequest::Stop { grace_ms, keep, discard: false }, None);
@@ -192,6 +192,10 @@ impl Driver {
 
     /// Ends everything after a failed start, which has produced no dirty data.
     pub(super) fn take_down_failed_start(mut self) {
+        if self.adopts() {
+            // The agents run on without a driver.
+            return;
+        }
         let keep = self.mode == AgentMode::Recover;
         let mut faults = self.stop_agents(Duration::ZERO, FAILED_STOP_LIMIT, keep);
         let dir = self.job_dir.path();

@@ -3,6 +3,7 @@
 use super::Driver;
 use super::event::{GatherId, Notice};
 use super::protocol::DriverReply;
+use super::start::START_ID;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentAnswer, AgentReply, AgentRequest, Progress};
@@ -120,13 +121,21 @@ impl Driver {
     }
 
     pub(super) fn take_answer(&mut self, node: u32, answer: AgentAnswer) -> Option<Notice> {
-        if let AgentReply::Leased(answer) = answer.reply {
-            self.take_lease(node, answer);
-            return None;
-        }
-        if let AgentReply::Changes(changes) = answer.reply {
-            self.take_changes(node, changes);
-            return None;
+        match answer.reply {
+            AgentReply::Leased(answer) => {
+                self.take_lease(node, answer);
+                return None;
+            }
+            AgentReply::Changes(changes) => {
+                self.take_changes(node, changes);
+                return None;
+            }
+            AgentReply::Superseded { host } => return Some(Notice::Superseded(host)),
+            AgentReply::Kept { keeper, version } => return self.take_kept(keeper, version),
+            reply if answer.id == START_ID && self.is_connecting(node) => {
+                return self.take_connected(node, reply);
+            }
+            _ => {}
         }
         let gather = self.gathers.get_mut(&answer.id)?;
         if let AgentReply::Warming(so_far) = answer.reply {
@@ -179,6 +188,10 @@ impl Driver {
     }
 
     pub(super) fn take_agent_gone(&mut self, node: u32, how: String) -> Option<Notice> {
+        if self.is_connecting(node) {
+            self.give_up_connecting(node);
+            return None;
+        }
         let expected = self.stopping || self.left.contains_key(&node);
         let fault = agent_failed(&how);
         self.lost.insert(node, how);

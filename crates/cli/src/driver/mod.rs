@@ -20,6 +20,7 @@ mod run;
 mod start;
 mod start_volume;
 mod status;
+mod succession;
 mod supervise;
 mod volume;
 

@@ -33,6 +33,13 @@ pub(super) struct Leases {
     causes: BTreeMap<u32, &'static str>,
 }
 
+impl Leases {
+    /// Has the next messages to all nodes sent at once.
+    pub(super) fn send_soon(&mut self) {
+        self.next_round = monotonic();
+    }
+}
+
 impl Driver {
     /// The map with which the agents begin: that of the record, or a first one, which the record then has. `None` without replicas.
     pub(super) fn first_map(&mut self, nodes: &[NodeInfo]) -> Result<Option<HomeMap>> {
@@ -47,12 +54,15 @@ impl Driver {
     pub(super) fn begin_leases(&mut self, infos: &[NodeInfo]) {
         let Some(map) = self.record.map.clone() else { return };
         let (nodes, now) = ((0..self.links.len() as u32).map(NodeId), monotonic());
-        let mut authority = Authority::new(map, nodes, now);
+        let mut authority = self.with_term(Authority::new(map, nodes, now));
         if self.mode != AgentMode::Recover {
             authority = authority.repairing(self.record.plan.replicas, infos);
         }
         for &node in self.lost.keys() {
-            authority.ended(NodeId(node));
+            match self.volume.as_ref().is_some_and(|volume| volume.succession.may_have(node)) {
+                true => authority.hung_up(NodeId(node)),
+                false => authority.ended(NodeId(node)),
+            }
         }
         let (is_unwritten, is_reported, is_lacking, causes) = Default::default();
         self.leases =
@@ -112,12 +122,13 @@ impl Driver {
 
     /// Notes that the agent of a node has ended, or that the connection to it has.
     pub(super) fn take_lost_member(&mut self, node: u32) {
+        // Only the ssh to another host has certainly ended.
+        let may_run = self.may_run_still(node);
         let Some(leases) = &mut self.leases else { return };
-        if self.record.plan.nodes[node as usize].is_here() {
-            leases.authority.ended(NodeId(node));
-        } else {
-            // The agent may still run: only the ssh to its host has certainly ended.
+        if may_run {
             leases.authority.hung_up(NodeId(node));
+        } else {
+            leases.authority.ended(NodeId(node));
         }
         self.tend_leases();
     }
@@ -136,8 +147,12 @@ impl Driver {
         }
     }
 
-    /// Writes the record if it lacks the current map. Until that succeeds, no messages are sent, and leases end.
+    /// Writes the record if it lacks the current map. Until that succeeds, and most keepers have it, no messages are sent, and leases end.
     pub(super) fn has_written_map(&mut self) -> bool {
+        self.try_write_map() && self.volume.as_ref().is_none_or(|volume| volume.succession.is_kept())
+    }
+
+    fn try_write_map(&mut self) -> bool {
         if !self.leases.as_ref().is_some_and(|leases| leases.is_unwritten) {
             return true;
         }

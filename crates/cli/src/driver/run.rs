@@ -228,7 +228,11 @@ impl Driver {
                     self.signal_command(command, SIGKILL);
                 }
                 Notice::Message(text) => report::say(format_args!("{text}")),
-                Notice::Gathered | Notice::AgentEnded | Notice::Progress(_) | Notice::Mirrored => {}
+                Notice::Gathered
+                | Notice::AgentEnded
+                | Notice::Progress(_)
+                | Notice::Mirrored
+                | Notice::Superseded(_) => {}
             }
         }
     }

@@ -19,7 +19,7 @@ use tameike_agent::control::{
     AgentMode, AgentReply, AgentRequest, AgentStart, CONTROL_VERSION, DeviceStart, Secret, Undrained,
 };
 use tameike_core::{Errno, Fault, HomeMap, NodeId, NodeInfo, Result};
-use tameike_io::os::process::{monotonic, random_bytes};
+use tameike_io::os::process::{host_name, monotonic, random_bytes};
 use tameike_io::os::signal;
 
 /// Variable with the log level of agents.
@@ -28,6 +28,8 @@ const LOG_VARIABLE: &str = "TAMEIKE_LOG";
 const FAULTS_TIME: Duration = Duration::from_secs(3);
 /// Time for nodes that were excluded to reach the others.
 const READMISSION_LIMIT: Duration = Duration::from_secs(10);
+/// Time for agents that run to reply to the next driver of their volume, while programs wait.
+const ADOPTION_LIMIT: Duration = Duration::from_secs(5);
 /// The identifier of replies to the start.
 pub(super) const START_ID: GatherId = 0;
 
@@ -96,19 +98,56 @@ impl Driver {
         signal::watch_ending(move |arrived| drop(to_loop.send(super::Event::Signal(arrived))))?;
         let limit_s = self.record.plan.start_limit_s;
         let deadline = monotonic() + Duration::from_secs(limit_s);
-        self.write_record()?;
+        if !self.adopts() {
+            self.write_record()?;
+        }
         self.start_agents()?;
-        let ready = self.await_start(START_ID, deadline, "become ready")?;
+        let ready_by = if self.adopts() { monotonic() + ADOPTION_LIMIT } else { deadline };
+        let ready = self.await_start(START_ID, ready_by, "become ready")?;
         let nodes = self.collect_nodes(ready)?;
-        let map = self.first_map(&nodes)?;
+        if self.adopts() {
+            self.check_adopted()?;
+        }
+        self.take_term(deadline)?;
         let founders = self.record.founders.map_or(nodes.len(), |count| nodes.len().min(count as usize));
         let (founders, added) = nodes.split_at(founders);
-        // Their addresses are those of new processes.
-        let map = map.map(|map| self.without_lost(map.with_arrived(added.to_vec())));
         self.founders = founders.to_vec();
+        if self.adopts() {
+            self.write_record()?;
+            self.await_kept(deadline)?;
+        } else {
+            self.join(&nodes, added, deadline)?;
+        }
+        self.begin_leases(&nodes);
+        self.await_readmission(deadline.min(monotonic() + READMISSION_LIMIT))?;
+        if let Some(volume) = &mut self.volume {
+            // From now on, the driver starts agents.
+            volume.succession.adopts = false;
+        }
+        Ok(())
+    }
+
+    /// Checks that agents run that can go on with this driver. Otherwise, none runs after that.
+    fn check_adopted(&mut self) -> Result<()> {
+        if self.volume.as_ref().is_some_and(|volume| volume.succession.only_stops) {
+            self.stop_leftovers();
+            return Err(Fault::new(Errno::ESRCH, "the agents of the volume are stopped"));
+        }
+        match self.record.nodes.is_empty() {
+            true => Err(Fault::new(Errno::ESRCH, "no agent of the volume runs any more")),
+            false => Ok(()),
+        }
+    }
+
+    /// Connects the agents that were started to each other. `added` are the nodes that were added to those with which the job began.
+    fn join(&mut self, nodes: &[NodeInfo], added: &[NodeInfo], deadline: Duration) -> Result<()> {
+        self.await_old_leases();
+        // The addresses of nodes that were added are those of new processes.
+        let map = self.first_map(nodes)?.map(|map| self.without_lost(map.with_arrived(added.to_vec())));
         self.record.map.clone_from(&map);
         self.write_record()?;
-        let join = self.ask(&AgentRequest::Join { nodes: founders.to_vec(), map }, None);
+        self.await_kept(deadline)?;
+        let join = self.ask(&AgentRequest::Join { nodes: self.founders.clone(), map }, None);
         for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
                 let messages =
@@ -116,8 +155,7 @@ impl Driver {
                 self.damage.extend(messages);
             }
         }
-        self.begin_leases(&nodes);
-        self.await_readmission(deadline.min(monotonic() + READMISSION_LIMIT))
+        Ok(())
     }
 
     fn start_agents(&mut self) -> Result<()> {
@@ -171,6 +209,9 @@ impl Driver {
             },
             record: if spec.is_here() { self.record.clone() } else { self.record.seen_from_elsewhere() },
             is_new_store,
+            only_running: self.adopts(),
+            term: None,
+            driver_host: host_name(),
             sharers: same_host.count() as u32,
             grace_ms: plan.grace_s.saturating_mul(1000),
             log_level: std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned()),
@@ -243,6 +284,7 @@ impl Driver {
                 | Notice::Progress(_)
                 | Notice::CommandEnded(_)
                 | Notice::Mirrored
+                | Notice::Superseded(_)
                 | Notice::Down { .. } => {}
             }
         }
@@ -265,6 +307,11 @@ impl Driver {
                 gather.waiting.remove(&node);
                 gather.answers.remove(&node)
             });
+            let has_ended = matches!(&answer, Some(AgentReply::Failed(fault)) if fault.errno == Errno::ESRCH);
+            if let Some(volume) = self.volume.as_mut().filter(|volume| volume.succession.adopts && !has_ended)
+            {
+                volume.succession.may_run(node);
+            }
             let how = match answer {
                 Some(AgentReply::Failed(fault)) => fault.to_string(),
                 _ => self.lost.get(&node).cloned().unwrap_or_else(|| "it did not reply in time".to_owned()),
@@ -323,9 +370,17 @@ impl Driver {
     pub(super) fn take_ready(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
         let mut nodes = Vec::new();
         for (node, reply) in ready.answers {
-            let AgentReply::Ready { node: record, address } = reply else {
+            let AgentReply::Ready { node: record, address, keeper, running } = reply else {
                 return Err(Fault::new(Errno::EPROTO, format!("node {node} sent an unexpected reply")));
             };
+            match running {
+                Some(secret) if self.adopts() => self.secret = secret,
+                Some(_) => {
+                    return Err(Fault::new(Errno::EBUSY, format!("the agent of node {node} runs already")));
+                }
+                None => {}
+            }
+            keeper.into_iter().for_each(|keeper| self.take_store(keeper));
             nodes.push(self.node_info(node, address));
             self.record.nodes.retain(|other| other.node != record.node);
             self.record.nodes.push(record);
@@ -334,7 +389,7 @@ impl Driver {
         Ok(nodes)
     }
 
-    fn node_info(&self, node: u32, address: String) -> NodeInfo {
+    pub(super) fn node_info(&self, node: u32, address: String) -> NodeInfo {
         let spec = &self.record.plan.nodes[node as usize];
         let (host, group, device) = (spec.host.clone(), spec.group, spec.device);
         NodeInfo { id: NodeId(node), host, address, group, device }

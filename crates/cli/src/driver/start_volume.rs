@@ -2,6 +2,7 @@
 
 use super::Driver;
 use super::start::Starting;
+use super::succession::Succession;
 use super::volume::Volume;
 use crate::place::base::{self, Base, JobDir, JobDirUse};
 use crate::place::janitor;
@@ -9,60 +10,119 @@ use crate::place::record::JobRecord;
 use crate::place::volume::{VolumeLock, VolumeRecord, VolumeState};
 use crate::settings::JobPlan;
 use crate::settings::volume::VolumeName;
+use crate::volume::survey::survey;
+use std::thread::sleep;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode};
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::monotonic;
 
 /// Time for agents of a killed driver to end.
 const ORPHANS_LIMIT: Duration = Duration::from_secs(60);
+/// Time for agents to end that cannot go on, and pause between looks.
+const LEFTOVERS_LIMIT: Duration = Duration::from_secs(30);
+const LEFTOVERS_PAUSE: Duration = Duration::from_millis(200);
 
 /// Creates the stores of a volume with this plan.
 pub(crate) fn create<A: AgentControl>(lock: VolumeLock, plan: JobPlan) -> Result<()> {
     let record = JobRecord::new(plan)?;
     lock.write(&VolumeRecord::new(VolumeState::Creating, record.clone()))?;
-    let driver = start::<A>(lock, record, true)?;
+    let volume = Volume::new(lock, VolumeState::Creating, Succession::default());
+    let driver = start::<A>(volume, record)?;
     match driver.stop_volume::<A>() {
         faults if faults.is_empty() => Ok(()),
         faults => Err(Fault::io(faults.join("; "))),
     }
 }
 
-/// Starts the agents of a volume that has stores.
+/// Starts the agents of a volume that has stores, or connects to them if they run and have no driver.
 pub(super) fn start_existing<A: AgentControl>(name: &VolumeName) -> Result<Driver> {
     VolumeRecord::find(name)?;
     let lock = VolumeLock::take(name)?;
-    let VolumeRecord { state, job: old, .. } = VolumeRecord::find(name)?;
-    if state == VolumeState::Creating {
+    let record = VolumeRecord::find(name)?;
+    if record.state == VolumeState::Creating {
         let message = format!(
             "the creation of volume {name} was interrupted: remove it with `tameike volume remove {name}`, and create it again"
         );
         return Err(Fault::new(Errno::EINVAL, message));
     }
-    let mut plan = old.plan;
+    go_on::<A>(lock, &record)
+}
+
+/// Connects to the agents of a volume whose driver has failed. The record is that of a keeper.
+pub(super) fn start_next<A: AgentControl>(record: VolumeRecord) -> Result<Driver> {
+    let none = || Fault::new(Errno::EINVAL, "the record is not that of a volume");
+    let lock = VolumeLock::take(&record.job.plan.volume.as_ref().ok_or_else(none)?.name)?;
+    let found = survey(&record)?;
+    let newest = found.newest.as_ref().map_or(&record, |(_, newest)| newest);
+    if newest.state != VolumeState::Running || found.running.is_empty() || !found.has_running_majority {
+        let message =
+            "the volume is being stopped, or most of its agents have failed: it is not started again";
+        return Err(Fault::new(Errno::EHOSTDOWN, message));
+    }
+    adopt(&lock, newest.job.clone(), Succession::after(&found, true))
+}
+
+/// Goes on with the agents that run, or stops them if they are too few, and starts all.
+fn go_on<A: AgentControl>(lock: VolumeLock, known: &VolumeRecord) -> Result<Driver> {
+    let end = monotonic() + LEFTOVERS_LIMIT;
+    let (found, newest) = loop {
+        let found = survey(known)?;
+        let newest = found.newest.as_ref().map_or(known, |(_, newest)| newest).clone();
+        if found.running.is_empty() {
+            break (found, newest);
+        }
+        let may_go_on = newest.state == VolumeState::Running && found.has_running_majority;
+        let mut succession = Succession::after(&found, true);
+        succession.only_stops = !may_go_on;
+        match adopt(&lock, newest.job, succession) {
+            // Agents that were killed just now end.
+            Err(fault) if matches!(fault.errno, Errno::ESRCH | Errno::EHOSTDOWN) && monotonic() < end => {
+                sleep(LEFTOVERS_PAUSE);
+            }
+            adopted => return adopted,
+        }
+    };
+    let JobRecord { map, founders, gone, mut plan, .. } = newest.job;
     plan.base_dir = base::path();
     if !plan.remote_program.exists() {
         plan.remote_program = std::env::current_exe()
             .map_err(|error| Fault::from_os("finding the path of this program", &error))?;
     }
-    let new = JobRecord::new(plan)?;
-    let record = JobRecord { map: old.map, founders: old.founders, gone: old.gone, ..new };
-    let was_killed = state == VolumeState::Running;
-    let mut driver = start::<A>(lock, record, false)?;
-    if was_killed {
+    let record = JobRecord { map, founders, gone, ..JobRecord::new(plan)? };
+    // The file with the state may be older than what the keepers have.
+    let was_stopped = known.state == VolumeState::Stopped && known.job.map == record.map;
+    let volume = Volume::new(lock, VolumeState::Running, Succession::after(&found, false));
+    let mut driver = start::<A>(volume, record)?;
+    if !was_stopped {
         driver.compare_copies();
     }
     Ok(driver)
 }
 
-fn start<A: AgentControl>(lock: VolumeLock, record: JobRecord, is_new: bool) -> Result<Driver> {
+/// Starts all agents.
+fn start<A: AgentControl>(volume: Volume, record: JobRecord) -> Result<Driver> {
     let base = Base::open(&record.plan.base_dir)?;
     let job = record.plan.job.clone();
     // The stores of a driver that was killed are free when its agents have ended.
     janitor::await_orphans(&base, Some(&job), ORPHANS_LIMIT)?;
     janitor::sweep::<A>(&base, Some(&job))?;
     let job_dir = JobDir::open(&base, &job, JobDirUse::New)?;
-    let volume = Some(Volume::new(lock, is_new));
+    let driver =
+        Driver::start(Starting { base, job_dir, record, mode: AgentMode::Volume, volume: Some(volume) })?;
+    driver.open_socket()?;
+    Ok(driver)
+}
+
+/// Connects to the agents that run.
+fn adopt(lock: &VolumeLock, old: JobRecord, succession: Succession) -> Result<Driver> {
+    let JobRecord { map, founders, gone, nodes, plan, .. } = old;
+    let record = JobRecord { map, founders, gone, nodes, ..JobRecord::new(plan)? };
+    let base = Base::open(&record.plan.base_dir)?;
+    let job_dir = JobDir::open(&base, &record.plan.job, JobDirUse::Join)?;
+    let volume = Some(Volume::new(lock.clone(), VolumeState::Running, succession));
     let driver = Driver::start(Starting { base, job_dir, record, mode: AgentMode::Volume, volume })?;
     driver.open_socket()?;
+    crate::report::say(format_args!("this driver serves the volume from now on: its agents ran without one"));
     Ok(driver)
 }

@@ -3,8 +3,9 @@
 use super::Driver;
 use super::event::Notice;
 use super::run::start_job;
-use super::start_volume::start_existing;
+use super::start_volume::{start_existing, start_next};
 use crate::exit;
+use crate::place::volume::VolumeRecord;
 use crate::report;
 use crate::settings::JobPlan;
 use crate::settings::volume::VolumeName;
@@ -22,6 +23,8 @@ pub enum SupervisedStart {
     Job(Box<JobPlan>),
     /// Serve this volume.
     Volume(VolumeName),
+    /// Serve the volume of this record, whose last driver has failed.
+    NextDriver(Box<VolumeRecord>),
 }
 
 /// The line that a supervisor prints.
@@ -39,6 +42,7 @@ pub fn supervise<A: AgentControl>() -> u8 {
     let started = read_start().and_then(|start| match start {
         SupervisedStart::Job(plan) => start_job::<A>(*plan),
         SupervisedStart::Volume(name) => start_existing::<A>(&name),
+        SupervisedStart::NextDriver(record) => start_next::<A>(*record),
     });
     let started = started.and_then(|driver| {
         redirect_messages(&driver)?;
@@ -94,6 +98,7 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
             | Notice::Progress(_)
             | Notice::CommandEnded(_)
             | Notice::Mirrored
+            | Notice::Superseded(_)
             | Notice::TimedOut => {}
         }
     };

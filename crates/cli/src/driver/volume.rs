@@ -6,6 +6,7 @@ use super::Driver;
 use super::drain::merge;
 use super::event::{GatherId, Notice};
 use super::protocol::{DriverReply, VolumeStatus};
+use super::succession::{Succession, superseded};
 use crate::place::volume::{VolumeLock, VolumeRecord, VolumeState};
 use crate::report;
 use std::time::Duration;
@@ -22,38 +23,43 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// The volume that a driver serves.
 pub(super) struct Volume {
     lock: VolumeLock,
-    /// It is being created: all nodes have new stores.
-    is_new: bool,
+    /// Its state, as its record has it.
+    pub(super) state: VolumeState,
     /// The copies are being compared, as the agents were killed.
     comparing: Option<GatherId>,
+    /// The drivers before and after this one.
+    pub(super) succession: Succession,
 }
 
 impl Volume {
-    /// A volume that this process has locked.
-    pub(super) fn new(lock: VolumeLock, is_new: bool) -> Self {
-        Self { lock, is_new, comparing: None }
+    /// A volume that this process has locked, and that is being created or run.
+    pub(super) fn new(lock: VolumeLock, state: VolumeState, succession: Succession) -> Self {
+        Self { lock, state, comparing: None, succession }
     }
 }
 
 impl Driver {
-    /// Writes the record of the job, and that of the volume that it serves.
-    pub(super) fn write_record(&self) -> Result<()> {
+    /// Writes the record of the job, and that of the volume that it serves, which its keepers then get too.
+    pub(super) fn write_record(&mut self) -> Result<()> {
         if let Some(volume) = &self.volume {
-            let state = if volume.is_new { VolumeState::Creating } else { VolumeState::Running };
-            volume.lock.write(&VolumeRecord::new(state, self.record.clone()))?;
+            let record = VolumeRecord::new(volume.state, self.record.clone());
+            volume.lock.write(&record)?;
+            self.send_record(&record)?;
         }
         self.record.write(self.job_dir.path())
     }
 
     /// Whether the driver creates a volume.
     pub(super) fn creates_volume(&self) -> bool {
-        self.volume.as_ref().is_some_and(|volume| volume.is_new)
+        self.volume.as_ref().is_some_and(|volume| volume.state == VolumeState::Creating)
     }
 
     /// Whether a volume can start although nodes have failed: each home has a copy on another node.
     pub(super) fn may_start_without(&self, failed: impl Fn(u32) -> bool) -> bool {
-        let Some(map) = self.record.map.as_ref().filter(|_| self.mode == AgentMode::Volume) else {
-            return false;
+        let Some(map) = self.record.map.as_ref().filter(|_| self.mode == AgentMode::Volume && !self.adopts())
+        else {
+            // Programs use the volume whose agents run already.
+            return self.adopts();
         };
         let has_failed = |node: NodeId| failed(node.0) || self.record.gone.contains(&node.0);
         map.homes().all(|home| !map.replicas(home).all(has_failed))
@@ -117,6 +123,8 @@ impl Driver {
         self.await_gather(id, monotonic() + FLUSH_LIMIT);
         let in_time = self.is_gathered(id);
         let Receipt { mut faults, .. } = merge(&self.take_gather(id), in_time);
+        let kept = self.keep_stopping().and_then(|()| self.await_kept(monotonic() + STOP_GRACE));
+        faults.extend(kept.err().map(|fault| fault.to_string()));
         let Some(Volume { lock, .. }) = self.volume.take() else { return faults };
         let record = self.record.clone();
         let map = record.map.as_ref();
@@ -137,6 +145,8 @@ impl Driver {
     }
 
     /// Serves a volume until a client or a signal stops it. Returns the faults of its end, which its record has, too.
+    ///
+    /// A driver that is superseded leaves the agents to the other one.
     pub(super) fn serve_volume<A: AgentControl>(mut self) -> Vec<String> {
         let client = loop {
             self.take_comparison();
@@ -148,6 +158,7 @@ impl Driver {
                 Notice::Down { reply, .. } => break Some(reply),
                 Notice::AgentLost(node) => self.report_lost_agent(node),
                 Notice::Message(text) => report::say(format_args!("{text}")),
+                Notice::Superseded(host) => return vec![superseded(&host).to_string()],
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)

@@ -66,6 +66,11 @@ impl Belongings {
         &self.base
     }
 
+    /// Notes whether the driver is on this host now.
+    pub(super) fn driver_moved(&mut self, is_here: bool) {
+        self.driver_is_here = is_here;
+    }
+
     pub(super) fn add_device(&mut self) {
         self.has_device = true;
     }

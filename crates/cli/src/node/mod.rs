@@ -1,38 +1,52 @@
 //! The process of a node's agent: `tameike agent`.
 //!
 //! It creates the node's directories, namespaces and mounts, starts the agent in them, executes commands of the driver that
-//! arrive over a pipe, and cleans up. When the driver exits, it stops too, and dirty data stays in the journal.
+//! arrive over a pipe, and cleans up. When the driver exits, it stops too, and dirty data stays in the journal. The agent of a volume
+//! waits for the next driver instead, or starts one.
 
+mod bridge;
 mod cleanup;
+mod connection;
+mod drivers;
 pub mod enter;
 mod log_file;
 pub mod preload;
 mod prepare;
 pub mod probe;
 mod serve;
+mod standby;
 pub mod start;
 
+use connection::Connection;
 use start::NodeStart;
-use std::io::{BufRead, Write};
-use tameike_agent::control::{AgentAnswer, AgentControl, AgentReply, CONTROL_VERSION};
+use std::io::BufRead;
+use tameike_agent::control::{AgentControl, AgentReply, CONTROL_VERSION};
 use tameike_core::{Errno, Fault, Result};
 
-/// Runs the agent until the driver stops it or exits. Returns the exit code.
+/// Runs the agent until the driver stops it or exits, or connects the driver to the agent of a volume that runs. Returns the exit code.
 pub fn run<A: AgentControl>() -> u8 {
     let mut line = String::new();
-    let prepared = std::io::stdin()
+    let read = std::io::stdin()
         .lock()
         .read_line(&mut line)
-        .map_err(|error| Fault::from_os("reading the driver's first line", &error))
-        .and_then(|_| parse_start(&line))
-        .and_then(|start| prepare::prepare::<A>(&start));
-    match prepared {
-        Ok(node) => serve::serve::<A>(node),
-        Err(fault) => {
-            // The driver may have exited.
-            let _ = answer(&AgentAnswer { id: 0, reply: AgentReply::Failed(fault) });
-            crate::exit::FAILED
-        }
+        .map_err(|error| Fault::from_os("reading the driver's first line", &error));
+    let failed = |fault| {
+        Connection::of_parent(String::new()).reply(0, AgentReply::Failed(fault));
+        crate::exit::FAILED
+    };
+    let start = match read.and_then(|_| parse_start(&line)) {
+        Ok(start) => start,
+        Err(fault) => return failed(fault),
+    };
+    if let Some(agent) = bridge::connect(&start) {
+        return if bridge::pass_on(agent, &line).is_ok() { 0 } else { crate::exit::FAILED };
+    }
+    if start.only_running {
+        return failed(Fault::new(Errno::ESRCH, "its agent does not run"));
+    }
+    match prepare::prepare::<A>(&start) {
+        Ok(node) => serve::serve::<A>(node, &start),
+        Err(fault) => failed(fault),
     }
 }
 
@@ -49,12 +63,4 @@ fn parse_start(line: &str) -> Result<NodeStart> {
 
 fn not_a_start(error: &serde_json::Error) -> Fault {
     Fault::new(Errno::EPROTO, format!("`tameike agent` must be started by a driver: {error}"))
-}
-
-fn answer(answer: &AgentAnswer) -> Result<()> {
-    let failed = |error| Fault::from_os("replying to the driver", &error);
-    let mut line = serde_json::to_vec(answer).map_err(|error| failed(error.into()))?;
-    line.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&line).and_then(|()| out.flush()).map_err(failed)
 }

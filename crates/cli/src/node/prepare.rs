@@ -6,6 +6,7 @@ use super::start::NodeStart;
 use super::{log_file, probe};
 use crate::place::base::{self, Base, JobDir, JobDirUse};
 use crate::place::janitor;
+use crate::place::kept::KeptHere;
 use crate::place::mount_points::MountPoint;
 use crate::place::record::{DeviceOwner, NodeState, boot_id};
 use crate::place::volume_store::{self, StoreLabel};
@@ -31,8 +32,8 @@ pub struct PreparedNode<A> {
     pub record: NodeRecord,
     /// Everything that must be cleaned up at the end.
     pub belongings: Belongings,
-    /// Time in milliseconds for a flush after the driver has exited.
-    pub grace_ms: u64,
+    /// What the node of a volume keeps for drivers.
+    pub kept: Option<KeptHere>,
 }
 
 /// Prepares the node and starts the agent. Cleans up after a failure.
@@ -47,7 +48,7 @@ pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A
     let job_dir = JobDir::open(&base, &node_start.start.job, JobDirUse::Join)?;
     let mut belongings = Belongings::new(base, job_dir, node_start);
     match start_in::<A>(node_start, &mut belongings) {
-        Ok((agent, record)) => Ok(PreparedNode { agent, record, belongings, grace_ms: node_start.grace_ms }),
+        Ok((agent, record, kept)) => Ok(PreparedNode { agent, record, belongings, kept }),
         Err(fault) => {
             belongings.clean_up_unused(node_start.is_new_store);
             Err(fault)
@@ -55,7 +56,10 @@ pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A
     }
 }
 
-fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings) -> Result<(A, NodeRecord)> {
+fn start_in<A: AgentControl>(
+    node_start: &NodeStart,
+    belongings: &mut Belongings,
+) -> Result<(A, NodeRecord, Option<KeptHere>)> {
     let mut start = node_start.start.clone();
     let job_dir = belongings.job_dir().to_owned();
     let node_dir = base::node_dir(&job_dir, start.node.0);
@@ -98,6 +102,8 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             check_space(&start, device, free)?;
         }
     }
+    let store = start.device.as_ref().map(|device| device.dir.clone());
+    let kept = is_volume.then(|| KeptHere::open(start.node, store)).transpose()?;
     let is_ram = start.device.as_ref().is_some_and(|device| device.ram);
     let region_memory = || region_memory(is_ram, node_start.sharers);
     start.region_memory = node_start.record.plan.region_memory.unwrap_or_else(region_memory);
@@ -120,7 +126,7 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     let agent = A::start(StartInput { start, frontends, ring })?;
     state.device_used = state.device_dir.is_some();
     state.write(&job_dir)?;
-    Ok((agent, state.record))
+    Ok((agent, state.record, kept))
 }
 
 /// Creates the device directory. For a new job it must not exist, because it would have data of another one. For a recovery it

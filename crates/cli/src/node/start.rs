@@ -3,6 +3,7 @@
 use crate::place::record::JobRecord;
 use serde::{Deserialize, Serialize};
 use tameike_agent::control::AgentStart;
+use tameike_agent::keepers::Term;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStart {
@@ -18,6 +19,14 @@ pub struct NodeStart {
     /// Time in milliseconds for a flush after the driver has exited.
     pub grace_ms: u64,
     pub log_level: String,
+    /// Connect to the agent of a volume that runs already, and start none.
+    #[serde(default)]
+    pub only_running: bool,
+    /// The driver serves the volume already, with this term, and connects to the agent again.
+    #[serde(default)]
+    pub term: Option<Term>,
+    /// The host of the driver.
+    pub driver_host: String,
     /// The driver is on this host: it has removed leftovers of other jobs, and removes the job's directory at the end.
     pub driver_is_here: bool,
 }

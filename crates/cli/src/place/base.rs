@@ -15,6 +15,8 @@ const SOCKET_PATH_MAX: usize = 107;
 const CONTROL_SOCKET: &str = "control.sock";
 /// The socket of an agent for programs, in the node's directory.
 const RING_SOCKET: &str = "ring";
+/// The socket of a volume's agent for drivers, in the node's directory. No name is longer.
+const DRIVER_SOCKET: &str = "ctrl";
 
 /// Free space in bytes that a directory for jobs needs.
 const TRIAL_SIZE: usize = 64 << 10;
@@ -39,6 +41,11 @@ pub fn path() -> PathBuf {
 /// Returns the path of an agent's socket for preloaded programs.
 pub fn ring_socket(node_dir: &Path) -> PathBuf {
     node_dir.join(RING_SOCKET)
+}
+
+/// Returns the path of the socket of a volume's agent for drivers.
+pub fn driver_socket(node_dir: &Path) -> PathBuf {
+    node_dir.join(DRIVER_SOCKET)
 }
 
 /// The user's directory for jobs, whose owner and mode have been checked.

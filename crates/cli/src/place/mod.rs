@@ -8,12 +8,14 @@
 //!     control.sock                      the driver's socket for status, drain, exec, down
 //!     mnt/{node-local,shared,cache}     mount points, the same on every node
 //!     node-K/                           node.json, agent.log, commands/
+//!       ctrl                            the socket of a volume's agent for its next driver
 //! ```
 //!
 //! Records and stores of volumes, which outlive jobs, are elsewhere: [`volume`], [`volume_store`].
 
 pub(crate) mod base;
 pub(crate) mod janitor;
+pub(crate) mod kept;
 mod lookup;
 pub(crate) mod mount_points;
 pub(crate) mod orphans;

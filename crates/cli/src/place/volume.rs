@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process;
 
@@ -27,6 +28,8 @@ pub enum VolumeState {
     Creating,
     /// It runs, or its agents were killed: copies may differ in what was not synced.
     Running,
+    /// It is being stopped, or that was interrupted: as `Running`, but no driver starts by itself.
+    Stopping,
     /// It was stopped: all copies are equal.
     Stopped,
 }
@@ -46,10 +49,10 @@ pub struct VolumeRecord {
 }
 
 /// The lock of a volume: no other process starts, changes or removes it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VolumeLock {
     name: VolumeName,
-    _file: File,
+    _file: Arc<File>,
 }
 
 fn dir() -> Result<PathBuf> {
@@ -93,7 +96,7 @@ impl VolumeLock {
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { name: name.clone(), _file: file }),
+            Ok(()) => Ok(Self { name: name.clone(), _file: Arc::new(file) }),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let host = VolumeRecord::read(name).ok().flatten().map(|record| record.driver_host);
                 let place = host.map(|host| format!(" on {host}")).unwrap_or_default();
@@ -143,6 +146,12 @@ impl VolumeRecord {
             Fault::new(Errno::ENOENT, message)
         };
         Self::read(name)?.ok_or_else(none)
+    }
+
+    /// The record for other hosts.
+    pub fn seen_from_elsewhere(mut self) -> Self {
+        self.job = self.job.seen_from_elsewhere();
+        self
     }
 
     /// Returns the directory of the job that serves the volume, if its driver runs on this host.

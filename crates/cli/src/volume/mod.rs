@@ -6,6 +6,7 @@
 mod mount;
 pub mod remove;
 mod status;
+pub(crate) mod survey;
 
 use crate::arguments::{
     VolumeAction, VolumeCreateArguments, VolumeGrowArguments, VolumeRestartArguments, VolumeShrinkArguments,

@@ -8,7 +8,13 @@ use crate::report;
 use crate::settings::volume::{VolumeId, VolumeName};
 use std::ffi::OsString;
 use std::process::Stdio;
+use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::ask_until;
+
+/// Time for an agent that has stopped to exit, and pause between looks.
+const EXIT_LIMIT: Duration = Duration::from_secs(2);
+const EXIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Removes the volume. Returns the exit code.
 pub fn remove(arguments: &VolumeRemoveArguments) -> Result<u8> {
@@ -62,7 +68,12 @@ pub fn store(place: &StorePlace) -> u8 {
 }
 
 fn remove_here(place: &StorePlace) -> Result<()> {
-    volume_store::check_closed(&place.dir)?;
+    // An agent that has just stopped may not have exited.
+    let closed = || match volume_store::check_closed(&place.dir) {
+        Err(fault) if fault.errno == Errno::EBUSY => None,
+        closed => Some(closed),
+    };
+    ask_until(EXIT_LIMIT, EXIT_PAUSE, closed).unwrap_or_else(|| volume_store::check_closed(&place.dir))?;
     volume_store::remove(&place.dir, &place.volume, place.node)
 }
 

@@ -83,7 +83,7 @@ fn examine(name: &VolumeName, record: VolumeRecord) -> Result<Shown> {
     };
     let state = match record.state {
         _ if is_locked => State::Running,
-        VolumeState::Running => State::Killed,
+        VolumeState::Running | VolumeState::Stopping => State::Killed,
         VolumeState::Stopped => State::Stopped,
         VolumeState::Creating => State::NotCreated,
     };

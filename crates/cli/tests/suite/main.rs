@@ -56,6 +56,7 @@ mod suites;
 mod support;
 mod unprivileged;
 mod users;
+mod volume_drivers;
 mod volume_mounts;
 mod volumes;
 mod windows;

@@ -37,9 +37,7 @@ fn check(volume: &Volume, writers: &str) {
 }
 
 fn of_volume(volume: &Volume, words: &[&str]) -> Command {
-    let mut command = volume.site.tameike(&[&["volume", words[0], &volume.name], &words[1..]].concat());
-    command.env("XDG_DATA_HOME", volume.site.plain());
-    command
+    volume.tameike(words[0], &words[1..])
 }
 
 fn status(volume: &Volume) -> Value {
@@ -51,11 +49,6 @@ fn status(volume: &Volume) -> Value {
 fn await_comparison(volume: &Volume) {
     let compares = || status(volume)["agents"]["volume"]["compares_copies"].as_bool().expect("a boolean");
     wait_for("the comparison of the copies", || (!compares()).then_some(()));
-}
-
-fn check_copies(volume: &Volume) {
-    let job = format!("volume-{}", volume.name);
-    volume.site.tameike(&["check", "--replicas", "--job", &job]).exits(0);
 }
 
 fn count(path: &std::path::Path) -> usize {
@@ -82,7 +75,7 @@ fn what_was_synced_survives_the_kill_of_all_processes() {
             check(&volume, writers);
             if replicas == "2" {
                 await_comparison(&volume);
-                check_copies(&volume);
+                volume.check_copies();
             }
         }
         volume.act("stop", &[]);
@@ -139,7 +132,7 @@ fn a_volume_starts_without_a_node_and_gets_it_back() {
     of_volume(&volume, &["restart", "--nodes", "2", "--new-store"]).exits(0);
     assert_eq!(status(&volume)["agents"]["replicas"]["homes_with_one_copy"], 0);
     check(&volume, "a");
-    check_copies(&volume);
+    volume.check_copies();
     // The volume does not start without both of two copies.
     volume.act("stop", &[]);
     for node in [0, 1] {
@@ -179,7 +172,7 @@ fn nodes_of_a_volume_are_added_restarted_and_removed_while_programs_write() {
     assert!(!volume.store(3).exists());
     let hosts = status(&volume)["agents"]["nodes"].as_array().expect("nodes").len();
     assert_eq!(hosts, 3);
-    check_copies(&volume);
+    volume.check_copies();
     volume.act("stop", &[]);
     assert!(writer.output().status.success());
     volume.act("start", &[]);

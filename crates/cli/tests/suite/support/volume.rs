@@ -47,10 +47,39 @@ impl Volume {
         self.site.base().parent().expect("a directory of the test").to_owned()
     }
 
+    /// `tameike volume ACTION`.
+    pub fn tameike(&self, action: &str, options: &[&str]) -> Command {
+        let mut command = self.site.tameike(&[&["volume", action, &self.name], options].concat());
+        command.env("XDG_DATA_HOME", self.site.plain());
+        command
+    }
+
     /// Carries out `tameike volume ACTION`.
     pub fn act(&self, action: &str, options: &[&str]) {
-        let mut command = self.site.tameike(&[&["volume", action, &self.name], options].concat());
-        command.env("XDG_DATA_HOME", self.site.plain()).exits(0);
+        self.tameike(action, options).exits(0);
+    }
+
+    /// `tameike volume start`, as on a host with another data directory, which has the record that the volume has now.
+    pub fn start_elsewhere(&self) -> Command {
+        let elsewhere = self.directory().join("elsewhere");
+        let record = format!("tameike/volumes/{}.json", self.name);
+        let copy = elsewhere.join(&record);
+        fs::create_dir_all(copy.parent().expect("a parent")).expect("made");
+        fs::copy(self.site.plain().join(&record), copy).expect("copied");
+        let mut command = self.tameike("start", &[]);
+        command.env("XDG_DATA_HOME", elsewhere);
+        command
+    }
+
+    /// Compares all copies, which must be equal.
+    pub fn check_copies(&self) {
+        let job = format!("volume-{}", self.name);
+        self.site.tameike(&["check", "--replicas", "--job", &job]).exits(0);
+    }
+
+    /// The process of its driver.
+    pub fn driver(&self) -> u32 {
+        self.processes().0
     }
 
     /// Runs a script of root in a mount namespace of its own, which other processes of the host do not copy, in the test's directory.
