@@ -3,7 +3,7 @@
 //! A volume has one record, with its nodes and its home map. Each driver has a *term*, a number that is higher than those of all drivers
 //! before it. Three or five nodes are the *keepers*. This is Paxos for one value, where the value is replaced again and again:
 //!
-//! 1. A new driver has the keepers promise its term. From then on they refuse earlier drivers. Each tells it the last record that it keeps.
+//! 1. A new driver has the keepers promise its term. From then on they refuse earlier drivers. Each returns the last record that it keeps.
 //!    When most have promised, the newest of their records is the one from which the driver goes on.
 //! 2. A driver uses a record, also that first one, only when most keepers keep it, under its own term.
 //!
@@ -102,15 +102,20 @@ pub struct Keepers(BTreeSet<Keeper>);
 
 impl Keepers {
     /// Chooses the keepers among the nodes of a volume, of which `stores` has the numbers of known stores: one node with a device on each of
-    /// three or five hosts. A volume on two hosts has none, as neither host is the majority. On a single host, whose nodes fail one by one,
-    /// they are three of its nodes.
-    pub fn choose(nodes: &[NodeInfo], stores: &BTreeMap<NodeId, u64>) -> Self {
+    /// three or five hosts, those that are up first. A volume on two hosts has none, as neither host is the majority. On a single host, whose
+    /// nodes fail one by one, they are three of its nodes.
+    pub fn choose(
+        nodes: &[NodeInfo],
+        stores: &BTreeMap<NodeId, u64>,
+        is_up: impl Fn(NodeId) -> bool,
+    ) -> Self {
+        let with_store = nodes.iter().filter(|node| node.device && stores.contains_key(&node.id));
+        let (up, down): (Vec<_>, Vec<_>) = with_store.partition(|node| is_up(node.id));
+        let candidates = || up.iter().chain(&down).copied();
         let mut hosts = BTreeSet::new();
-        let keeper = |node: &NodeInfo| Some(Keeper { node: node.id, store: *stores.get(&node.id)? });
-        let with_store = || nodes.iter().filter(|node| node.device && stores.contains_key(&node.id));
-        let of_hosts: Vec<_> = with_store().filter(|node| hosts.insert(&node.host)).collect();
+        let of_hosts: Vec<_> = candidates().filter(|node| hosts.insert(&node.host)).collect();
         let chosen = match of_hosts.len() {
-            1 => with_store().take(KEEPERS_MIN).collect(),
+            1 => candidates().take(KEEPERS_MIN).collect(),
             _ => of_hosts,
         };
         let count = match chosen.len() {
@@ -118,6 +123,7 @@ impl Keepers {
             KEEPERS_MIN..KEEPERS_MAX => KEEPERS_MIN,
             KEEPERS_MAX.. => KEEPERS_MAX,
         };
+        let keeper = |node: &NodeInfo| Some(Keeper { node: node.id, store: *stores.get(&node.id)? });
         Self(chosen.into_iter().take(count).filter_map(keeper).collect())
     }
 

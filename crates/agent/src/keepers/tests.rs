@@ -8,7 +8,8 @@ fn node(id: u32, host: &str, device: bool) -> NodeInfo {
 fn chosen(hosts: &[&str]) -> Vec<u32> {
     let nodes: Vec<_> = (0..).zip(hosts).map(|(id, host)| node(id, host, *host != "client")).collect();
     let stores = nodes.iter().filter(|node| node.host != "lost").map(|node| (node.id, 7)).collect();
-    Keepers::choose(&nodes, &stores).iter().map(|keeper| keeper.node.0).collect()
+    let is_up = |node: NodeId| !nodes[node.0 as usize].host.starts_with("down");
+    Keepers::choose(&nodes, &stores, is_up).iter().map(|keeper| keeper.node.0).collect()
 }
 
 #[test]
@@ -19,6 +20,8 @@ fn keepers_are_on_an_odd_number_of_hosts() {
     assert_eq!(chosen(&["client", "a", "a", "b", "c"]), [1, 3, 4]);
     assert_eq!(chosen(&["a", "lost", "b", "c"]), [0, 2, 3]);
     assert_eq!(chosen(&["a", "b", "c", "d"]), [0, 1, 2]);
+    assert_eq!(chosen(&["a", "down", "c", "d"]), [0, 2, 3]);
+    assert_eq!(chosen(&["down a", "down b", "c", "d"]), [0, 2, 3], "two are no majority of two");
     assert_eq!(chosen(&["a", "b", "c", "d", "e", "f"]), [0, 1, 2, 3, 4]);
     assert_eq!(chosen(&["a", "a", "a", "a", "a", "a"]), [0, 1, 2]);
 }

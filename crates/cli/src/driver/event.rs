@@ -9,8 +9,11 @@ use tameike_agent::control::AgentAnswer;
 use tameike_io::os::process::monotonic;
 use tameike_io::os::signal::Arrived;
 
-/// Identifies a request to the agents; 0 is the start.
+/// Identifies a request to the agents.
 pub type GatherId = u64;
+
+/// The identifier of replies to the start.
+pub const START_ID: GatherId = 0;
 
 pub enum Event {
     Agent {

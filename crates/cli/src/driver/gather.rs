@@ -1,9 +1,8 @@
 //! Sends requests to all agents at once, and gathers the replies. The loss of an agent counts as its reply.
 
 use super::Driver;
-use super::event::{GatherId, Notice};
+use super::event::{GatherId, Notice, START_ID};
 use super::protocol::DriverReply;
-use super::start::START_ID;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentAnswer, AgentReply, AgentRequest, Progress};

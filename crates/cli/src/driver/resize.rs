@@ -5,11 +5,10 @@
 
 use super::Driver;
 use super::address::listen_addresses;
-use super::event::GatherId;
+use super::event::{GatherId, START_ID};
 use super::gather::{Gather, LEFT};
 use super::link::AgentLink;
 use super::protocol::DriverReply;
-use super::start::START_ID;
 use crate::settings::hostfile::HostSpec;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;

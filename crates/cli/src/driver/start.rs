@@ -2,8 +2,8 @@
 
 use super::Driver;
 use super::address::listen_addresses;
-use super::event::GatherId;
 use super::event::Notice;
+use super::event::{GatherId, START_ID};
 use super::gather::{Gather, LEFT};
 use super::link::AgentLink;
 use super::volume::Volume;
@@ -30,8 +30,6 @@ const FAULTS_TIME: Duration = Duration::from_secs(3);
 const READMISSION_LIMIT: Duration = Duration::from_secs(10);
 /// Time for agents that run to reply to the next driver of their volume, while programs wait.
 const ADOPTION_LIMIT: Duration = Duration::from_secs(5);
-/// The identifier of replies to the start.
-pub(super) const START_ID: GatherId = 0;
 
 /// Input of [`Driver::start`].
 pub(super) struct Starting {

@@ -10,12 +10,11 @@ use crate::place::record::JobRecord;
 use crate::place::volume::{VolumeLock, VolumeRecord, VolumeState};
 use crate::settings::JobPlan;
 use crate::settings::volume::VolumeName;
-use crate::volume::survey::survey;
-use std::thread::sleep;
+use crate::volume::survey::{Survey, survey};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode};
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::monotonic;
+use tameike_io::os::process::ask_until;
 
 /// Time for agents of a killed driver to end.
 const ORPHANS_LIMIT: Duration = Duration::from_secs(60);
@@ -50,7 +49,7 @@ pub(super) fn start_existing<A: AgentControl>(name: &VolumeName) -> Result<Drive
 }
 
 /// Connects to the agents of a volume whose driver has failed. The record is that of a keeper.
-pub(super) fn start_next<A: AgentControl>(record: VolumeRecord) -> Result<Driver> {
+pub(super) fn start_next(record: VolumeRecord) -> Result<Driver> {
     let none = || Fault::new(Errno::EINVAL, "the record is not that of a volume");
     let lock = VolumeLock::take(&record.job.plan.volume.as_ref().ok_or_else(none)?.name)?;
     let found = survey(&record)?;
@@ -63,26 +62,41 @@ pub(super) fn start_next<A: AgentControl>(record: VolumeRecord) -> Result<Driver
     adopt(&lock, newest.job.clone(), Succession::after(&found, true))
 }
 
-/// Goes on with the agents that run, or stops them if they are too few, and starts all.
+/// What becomes of the agents that run when a volume is started.
+enum Running {
+    /// They go on with this driver.
+    Adopted(Box<Driver>),
+    /// None runs; this is the newest record.
+    Nothing(Box<(Survey, VolumeRecord)>),
+}
+
+/// Connects to the agents that run, or stops them if they are too few. `None` if they have just ended.
+fn take_running(lock: &VolumeLock, known: &VolumeRecord) -> Result<Option<Running>> {
+    let found = survey(known)?;
+    let newest = found.newest.as_ref().map_or(known, |(_, newest)| newest).clone();
+    if found.running.is_empty() {
+        return Ok(Some(Running::Nothing(Box::new((found, newest)))));
+    }
+    let mut succession = Succession::after(&found, true);
+    succession.only_stops = newest.state != VolumeState::Running || !found.has_running_majority;
+    match adopt(lock, newest.job, succession) {
+        Err(fault) if matches!(fault.errno, Errno::ESRCH | Errno::EHOSTDOWN) => {
+            log::info!("{fault}");
+            Ok(None)
+        }
+        adopted => adopted.map(|driver| Some(Running::Adopted(Box::new(driver)))),
+    }
+}
+
+/// Goes on with the agents that run, or starts all.
 fn go_on<A: AgentControl>(lock: VolumeLock, known: &VolumeRecord) -> Result<Driver> {
-    let end = monotonic() + LEFTOVERS_LIMIT;
-    let (found, newest) = loop {
-        let found = survey(known)?;
-        let newest = found.newest.as_ref().map_or(known, |(_, newest)| newest).clone();
-        if found.running.is_empty() {
-            break (found, newest);
-        }
-        let may_go_on = newest.state == VolumeState::Running && found.has_running_majority;
-        let mut succession = Succession::after(&found, true);
-        succession.only_stops = !may_go_on;
-        match adopt(&lock, newest.job, succession) {
-            // Agents that were killed just now end.
-            Err(fault) if matches!(fault.errno, Errno::ESRCH | Errno::EHOSTDOWN) && monotonic() < end => {
-                sleep(LEFTOVERS_PAUSE);
-            }
-            adopted => return adopted,
-        }
-    };
+    let take = || take_running(&lock, known).transpose();
+    let busy = || Fault::new(Errno::EBUSY, "agents of the volume run, but too few to go on, and do not end");
+    let (found, newest) =
+        match ask_until(LEFTOVERS_LIMIT, LEFTOVERS_PAUSE, take).unwrap_or_else(|| Err(busy()))? {
+            Running::Adopted(driver) => return Ok(*driver),
+            Running::Nothing(found) => *found,
+        };
     let JobRecord { map, founders, gone, mut plan, .. } = newest.job;
     plan.base_dir = base::path();
     if !plan.remote_program.exists() {

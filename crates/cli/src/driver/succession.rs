@@ -125,11 +125,13 @@ impl Driver {
     /// Has the keepers keep a record, if this driver has a term. [`Succession::is_kept`] says when most do.
     pub(super) fn send_record(&mut self, record: &VolumeRecord) -> Result<()> {
         let nodes = self.keeper_candidates();
+        let map = self.record.map.clone();
+        let is_up = |node| map.as_ref().is_none_or(|map| !map.excludes(node));
         let Some(volume) = &mut self.volume else { return Ok(()) };
         let Succession { keeping: Some(keeping), stores, .. } = &mut volume.succession else {
             return Ok(());
         };
-        keeping.begin(Keepers::choose(&nodes, stores));
+        keeping.begin(Keepers::choose(&nodes, stores, is_up));
         let text = match record.job.has_other_hosts() {
             true => kept::encode(&record.clone().seen_from_elsewhere())?,
             false => kept::encode(record)?,

@@ -42,7 +42,7 @@ pub fn supervise<A: AgentControl>() -> u8 {
     let started = read_start().and_then(|start| match start {
         SupervisedStart::Job(plan) => start_job::<A>(*plan),
         SupervisedStart::Volume(name) => start_existing::<A>(&name),
-        SupervisedStart::NextDriver(record) => start_next::<A>(*record),
+        SupervisedStart::NextDriver(record) => start_next(*record),
     });
     let started = started.and_then(|driver| {
         redirect_messages(&driver)?;

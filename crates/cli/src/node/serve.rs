@@ -21,8 +21,9 @@ use tameike_agent::control::{
     AgentCommand, AgentControl, AgentReply, AgentRequest, NodeRecord, Secret, Undrained,
 };
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process::{monotonic, start_thread};
+use tameike_io::os::process::{monotonic, start_thread, user};
 use tameike_io::os::signal;
+use tameike_io::os::socket::peer_user;
 
 /// Interval at which the agent of a volume looks whether it has a driver.
 const TICK: Duration = Duration::from_millis(250);
@@ -206,7 +207,7 @@ impl<A: AgentControl> Serving<A> {
             return;
         };
         let (mut input, mut line) = (BufReader::new(input), String::new());
-        if input.read_line(&mut line).is_err() {
+        if peer_user(socket).ok() != Some(user()) || input.read_line(&mut line).is_err() {
             return;
         }
         let start = parse_start(&line);

@@ -5,7 +5,6 @@ use crate::support::volume::Volume;
 use crate::support::{Run, assert_contains, err, is_soak};
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// Writes files, one after another, and renames each when it is synced, until the file `end` is there. Checks all of them then. Notes the
 /// longest time that one took in milliseconds.
@@ -76,9 +75,7 @@ fn the_agents_of_a_volume_start_the_next_driver_when_one_is_killed() {
         sleep_ms(random.below(1000));
         let driver = volume.driver();
         assert!(signal(driver, "KILL"));
-        let begin = Instant::now();
         next_driver(&volume, driver);
-        println!("the next driver: {:?}", begin.elapsed());
         writer.await_more();
     }
     // It controls the volume as the first one did.

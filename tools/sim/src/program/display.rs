@@ -103,6 +103,13 @@ impl Display for Injection {
             Self::Flip(node) => write!(f, "a bit flips in memory of node {node}"),
             Self::Warm(node) => write!(f, "node {node} warms all files of the shared file system"),
             Self::Map(node) => write!(f, "node {node} gets the next home map"),
+            Self::Driver => write!(f, "the driver fails"),
+            Self::CutDriver { node, milliseconds } => {
+                write!(
+                    f,
+                    "the driver reaches only node {node} for {milliseconds} ms, and the next one only the others"
+                )
+            }
             Self::Leave(node) => write!(f, "all homes leave node {node}, or it may have homes again"),
             Self::Slow(node, limit) => write!(f, "blocking calls on node {node} take up to {limit} ms"),
         }

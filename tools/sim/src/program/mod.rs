@@ -56,6 +56,15 @@ pub enum Injection {
     Slow(usize, u64),
     /// A node gets the next home map, which no other node knows yet. All homes stay where they are.
     Map(usize),
+    /// The driver, with the authority of the home map, fails, and another one takes over.
+    Driver,
+    /// The driver reaches only this node for this many milliseconds, and another one takes over that reaches only the other nodes.
+    CutDriver {
+        /// The node.
+        node: usize,
+        /// How long.
+        milliseconds: u64,
+    },
     /// All homes of a node with replicas move to other nodes, as before the node leaves the job; or it may have homes again.
     Leave(usize),
 }
@@ -124,6 +133,10 @@ impl Program {
             let world = &mut self.world;
             let count = world.devices.len().max(replicas as usize);
             world.replicas = replicas;
+            world.has_keepers = count > 2 && world.seed % 2 == 0;
+            // Two of three keepers are most.
+            let fewest = if world.has_keepers { 2 } else { 1 };
+            let drivers_fail = world.has_keepers;
             world.devices = vec![true; count];
             world.slowness.resize(count, Duration::ZERO);
             world.skew.resize(count, Duration::ZERO);
@@ -144,14 +157,22 @@ impl Program {
                         }
                         // Only the authority changes the map.
                         Injection::Map(node) => {
-                            *fault = Injection::Leave(node);
+                            let cut = 1 + node % (count - 1);
+                            *fault = match node % 3 {
+                                _ if !drivers_fail => Injection::Leave(node),
+                                0 => Injection::Leave(node),
+                                1 if std::mem::take(&mut may_fail) => {
+                                    Injection::CutDriver { node: cut, milliseconds: HANG_MS }
+                                }
+                                _ => Injection::Driver,
+                            };
                             return true;
                         }
                         _ => return true,
                     };
                     let node = 1 + node % (count - 1);
                     *fault = match *fault {
-                        Injection::Kill { power: false, .. } if alive > 1 => {
+                        Injection::Kill { power: false, .. } if alive > fewest => {
                             alive -= usize::from(may_fail);
                             Injection::Kill { node, power: false }
                         }

@@ -228,6 +228,7 @@ impl Run {
                 self.power_lost |= *power;
                 self.explain(&VIEWS, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
+            Injection::Driver | Injection::CutDriver { .. } => self.was_unreachable = true,
             Injection::Partition { .. } if self.world.replicas() > 1 => {
                 (self.has_partitions, self.was_unreachable) = (true, true);
             }
@@ -343,6 +344,10 @@ fn execute(world: &Arc<World>, injection: &Injection) {
         Injection::Warm(node) => world.warm(at(node)),
         Injection::Map(node) => world.renew_map(at(node)),
         Injection::Leave(node) => world.leave(at(node)),
+        Injection::Driver => world.fail_driver(None),
+        Injection::CutDriver { node, milliseconds } => {
+            world.fail_driver(Some((at(node), Duration::from_millis(*milliseconds))));
+        }
         Injection::Slow(node, limit) => world.set_slowness(at(node), Duration::from_millis(*limit)),
     }
 }
@@ -351,6 +356,7 @@ impl Run {
     pub(super) fn end_faults(&mut self) {
         self.world.network.set_faults(NetworkFaults::NONE);
         self.world.network.heal();
+        self.world.reach_all();
         self.world.stay();
         self.has_partitions = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());

@@ -71,6 +71,8 @@ pub enum Canary {
     EmptyReclaim,
     /// A node serves homes without the lease of the home map.
     EndlessLease,
+    /// A driver grants leases although it hears too few keepers.
+    StaleDriver,
     /// Primaries do not keep the results of calls.
     ForgottenCall,
 }

@@ -19,6 +19,8 @@ pub struct WorldConfig {
     pub devices: Vec<bool>,
     /// Replicas of each home.
     pub replicas: u32,
+    /// The drivers are those of a volume, of which one can take over from another.
+    pub has_keepers: bool,
     /// Largest inline payload of a message, in bytes.
     pub inline_max: usize,
     /// Capacity of each view on each node, in bytes.
@@ -51,6 +53,7 @@ impl WorldConfig {
             seed,
             devices: vec![true; nodes],
             replicas: 1,
+            has_keepers: false,
             inline_max: UNIT_SIZE,
             capacity: AMPLE_CAPACITY,
             view_frames: u32::MAX,

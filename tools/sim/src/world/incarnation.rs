@@ -133,7 +133,7 @@ impl World {
         let world = Arc::downgrade(self);
         Some(Box::new(move |fault| {
             // A job whose agents fail at the start does not start.
-            let Some(this) = world.upgrade().filter(|this| this.state.lock().has_leases) else { return };
+            let Some(this) = world.upgrade().filter(|this| this.has_leases()) else { return };
             if fault == FaultKind::Hung {
                 return this.hang(node, HANG_TIME);
             }

@@ -23,6 +23,7 @@ use crate::kernel::Kernel;
 use crate::locking::Caller;
 use crate::tree::SimulatedTree;
 use attached::Attached;
+use authority::Drivers;
 pub use canary::Canary;
 pub use config::WorldConfig;
 pub(crate) use config::{AMPLE_CAPACITY, CHECKPOINT_BYTES};
@@ -35,11 +36,10 @@ pub(crate) use holders::Flip;
 pub use holders::{Counts, Tally};
 use machine::Machine;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::assembly;
-use tameike_agent::authority::Authority;
 use tameike_agent::check::{Report, check_media};
 use tameike_agent::control::AgentMode;
 use tameike_agent::{Memory, Node, Services, Views};
@@ -93,12 +93,6 @@ struct State {
     sites: Vec<Site>,
     incarnations: usize,
     waits: u64,
-    /// The authority of the home map sends leases.
-    has_leases: bool,
-    /// It decides before its next interval.
-    decides: bool,
-    /// The nodes that it has excluded, and that no one has asked for yet.
-    excluded: BTreeSet<usize>,
 }
 
 /// The cluster.
@@ -118,8 +112,8 @@ pub struct World {
     config: WorldConfig,
     meter: Meter,
     state: Mutex<State>,
-    /// The authority of the home map, if homes have replicas.
-    authority: Option<Mutex<Authority>>,
+    /// The drivers, with the authority of the home map, if homes have replicas.
+    drivers: Option<Mutex<Drivers>>,
 }
 
 impl World {
@@ -160,16 +154,10 @@ impl World {
         Arc::new(Self {
             network: SimulatedNetwork::new(simulation.clone(), NetworkFaults::NONE),
             tree,
-            authority: (config.replicas > 1).then(|| Mutex::new(authority::new(&cluster))),
+            drivers: (config.replicas > 1)
+                .then(|| Mutex::new(Drivers::new((*cluster.map()).clone(), config.devices.len()))),
             cluster: Arc::new(cluster),
-            state: Mutex::new(State {
-                sites,
-                incarnations: 0,
-                waits: 0,
-                has_leases: false,
-                decides: false,
-                excluded: BTreeSet::new(),
-            }),
+            state: Mutex::new(State { sites, incarnations: 0, waits: 0 }),
             simulation,
             countdown,
             tally,

@@ -172,6 +172,7 @@ fn draw_world(rng: &mut Rng, seed: u64, canary: Option<Canary>) -> WorldConfig {
     WorldConfig {
         seed,
         replicas: 1,
+        has_keepers: false,
         inline_max: *rng.pick(&[UNIT_SIZE, UNIT_SIZE, 3000]),
         capacity: if rng.percent(15) { *rng.pick(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
         view_frames: u32::MAX,
