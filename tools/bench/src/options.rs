@@ -280,12 +280,30 @@ impl VolumeTarget {
     }
 }
 
+/// A workload of `volume`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VolumeWorkload {
+    /// Files of four processes of fio in blocks of 512 KiB.
+    #[value(name = "blocks-512k")]
+    LargeBlocks,
+    /// The same in blocks of 4 KiB.
+    #[value(name = "blocks-4k")]
+    SmallBlocks,
+    /// One file of one process of fio in blocks of 1 MiB.
+    File,
+    /// Processes of IOR, with a file each and with one file.
+    Ior,
+}
+
 /// Options of `volume`.
 #[derive(Debug, Args)]
 pub struct VolumeOptions {
     /// The targets.
     #[arg(long, value_delimiter = ',', default_value = "disk,glusterfs,tameike")]
     pub targets: Vec<VolumeTarget>,
+    /// The workloads.
+    #[arg(long, value_delimiter = ',', default_value = "blocks-512k,blocks-4k,file,ior")]
+    pub workloads: Vec<VolumeWorkload>,
     /// Copies of each file, on different hosts.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub replicas: u32,

@@ -13,7 +13,7 @@ mod sample;
 mod tameike;
 
 use crate::loop_disk::LoopDisk;
-use crate::options::{VolumeOptions, VolumeTarget};
+use crate::options::{VolumeOptions, VolumeTarget, VolumeWorkload};
 use crate::outcome::{Context, Outcome, output_of};
 use crate::place::Limits;
 use crate::report::in_directory;
@@ -134,18 +134,16 @@ impl Run<'_> {
     /// All workloads, each in rounds in which the targets take turns.
     fn measure(&self, targets: &mut [Target]) -> Outcome<Figures> {
         let mut figures = Figures::default();
-        let processes = match &self.options.ior {
-            Some(_) => self.options.processes.as_slice(),
-            None => {
-                let why = "IOR was not measured: --ior names its program, which Debian does not package.";
-                println!("{why}");
-                figures.skipped = Some(why.to_owned());
-                &[]
-            }
-        };
+        let mut processes = self.options.processes.as_slice();
+        if self.options.ior.is_none() && self.options.workloads.contains(&VolumeWorkload::Ior) {
+            let why = "IOR was not measured: --ior names its program, which Debian does not package.";
+            println!("{why}");
+            figures.skipped = Some(why.to_owned());
+            processes = &[];
+        }
         ior::Job::prepare(&self.hosts)?;
         let rounds = if self.options.tiny { 1 } else { self.options.rounds };
-        let workloads = Workload::all(processes);
+        let workloads = Workload::all(&self.options.workloads, processes);
         let turns = workloads.len() * rounds as usize * targets.len();
         let mut turn = 0;
         for workload in workloads {

@@ -2,7 +2,7 @@
 
 use super::fio::{self, JOBS};
 use super::ior;
-use crate::options::VolumeOptions;
+use crate::options::{VolumeOptions, VolumeWorkload};
 use crate::workload::Unit;
 
 const KIB: u64 = 1 << 10;
@@ -81,10 +81,16 @@ impl Step {
 }
 
 impl Workload {
-    /// All of a run: with IOR for these numbers of processes.
-    pub fn all(processes: &[u32]) -> Vec<Self> {
+    /// All of a run: those named, with IOR for these numbers of processes.
+    pub fn all(named: &[VolumeWorkload], processes: &[u32]) -> Vec<Self> {
         let ior = |shared| processes.iter().map(move |&processes| Self::Ior { processes, shared });
-        [Self::Large, Self::Small, Self::File].into_iter().chain(ior(false)).chain(ior(true)).collect()
+        let each = |workload: &VolumeWorkload| match workload {
+            VolumeWorkload::LargeBlocks => vec![Self::Large],
+            VolumeWorkload::SmallBlocks => vec![Self::Small],
+            VolumeWorkload::File => vec![Self::File],
+            VolumeWorkload::Ior => ior(false).chain(ior(true)).collect(),
+        };
+        named.iter().flat_map(each).collect()
     }
 
     /// The title of its table.
@@ -140,10 +146,15 @@ impl Workload {
             }
             Self::Ior { processes, shared } => {
                 let job = ior::Job { processes, shared, amount: sizes.ior, pass };
-                let title = |what: &str| Some(format!("{processes} processes: {what}"));
+                let plural = if processes == 1 { "" } else { "es" };
+                let title = |what: &str| Some(format!("{processes} process{plural}: {what}"));
                 vec![
                     Step::Ior { title: title("write, fsync"), job, pass: ior::Pass::Write },
-                    Step::Ior { title: title("read by the next process"), job, pass: ior::Pass::Read },
+                    Step::Ior {
+                        title: title("each reads what the next one wrote"),
+                        job,
+                        pass: ior::Pass::Read,
+                    },
                     Step::Ior { title: None, job, pass: ior::Pass::Check },
                 ]
             }

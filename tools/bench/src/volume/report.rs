@@ -14,8 +14,8 @@ const PEER: &str = "glusterfs";
 /// The target that the ratios in columns of their own are relative to.
 const DISK: &str = "disk";
 
-const COSTS: &str = "Processor time over all rounds: of fio with the kernel's work for it, + that of the target's own processes. That of IOR is \
-     not counted, nor that of the kernel's own threads.";
+const COSTS: &str = "Processor time over all rounds: of fio with the kernel's work for it, + that of the target's own processes. With IOR, that of the \
+     target's processes only. The kernel's own threads are counted nowhere.";
 
 /// A workload that a target failed at.
 #[derive(Clone, Debug, Serialize)]
@@ -130,7 +130,7 @@ impl Report {
             "Microseconds of single calls of fio: median, and 99th percentile; medians of the rounds.\n\n";
         text += &table::table(&self.targets, &fio, title, |_| "us", table::latency);
         text += &format!("\n## Processor time\n\n{COSTS}\n\n");
-        text += &table::table(&self.targets, rows, title, Row::cost_unit, table::cost);
+        text += &table::table(&self.targets, rows, title, Row::cost_unit, cost);
         if !self.failures.is_empty() {
             text += "\n## Where there is no figure\n\n| target | workload | why |\n|---|---|---|\n";
         }
@@ -196,6 +196,16 @@ impl Report {
     }
 }
 
+/// As for all reports; IOR does not state its own time.
+fn cost(cell: &Cell) -> String {
+    match (cell.latency_us, cell.servers_cost) {
+        (Some(_), _) => table::cost(cell),
+        (None, Some(servers)) => format!("{servers:.2}"),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// The ratio to the disk, as a cell of a table.
 fn of_disk(row: &Row, target: usize, disk: usize) -> String {
     let medians = row.cells[target].as_ref().zip(row.cells[disk].as_ref());
     medians.map_or(" - |".to_owned(), |(cell, disk)| {
