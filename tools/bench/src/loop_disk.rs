@@ -1,11 +1,16 @@
 //! XFS file systems on loop devices, whose images are sparse files without a name.
 
 use crate::outcome::{Context, Outcome, output_of};
+use crate::wait;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-/// A loop device with an XFS file system. It is detached when this value is dropped, or when its last mount ends after that.
+/// Time for the processes of a killed namespace to end, and its mounts with them.
+const DETACH_LIMIT: Duration = Duration::from_secs(30);
+
+/// A loop device with an XFS file system, which is detached when this value is dropped.
 #[derive(Debug)]
 pub struct LoopDisk {
     device: String,
@@ -33,7 +38,11 @@ impl LoopDisk {
 
 impl Drop for LoopDisk {
     fn drop(&mut self) {
-        if let Err(message) = output(&["losetup", "--detach", &self.device]) {
+        // The kernel detaches it when its last mount has ended.
+        let state = Path::new("/sys/block").join(self.device.trim_start_matches("/dev/")).join("loop");
+        let ended =
+            || wait::until(&format!("the end of {}", self.device), DETACH_LIMIT, || Ok(!state.exists()));
+        if let Err(message) = output(&["losetup", "--detach", &self.device]).and_then(|_| ended()) {
             eprintln!("tameike-bench: {message}");
         }
     }
