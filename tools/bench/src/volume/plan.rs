@@ -45,7 +45,7 @@ pub struct Sizes {
     small_random: u64,
     /// Blocks of 4 KiB at random places, each durable before the next.
     small_durable: u64,
-    /// All of a run of IOR.
+    /// All that the processes of IOR write.
     ior: u64,
 }
 
@@ -62,9 +62,9 @@ impl Sizes {
             file,
             large_random: file / 4,
             small_sequential: file / 16,
-            small_random: file / 32,
+            small_random: file / 16,
             small_durable: file / 256,
-            ior: file,
+            ior: file * 2,
         }
     }
 }
@@ -77,6 +77,17 @@ impl Step {
             Self::Verify(_) => false,
             Self::Ior { pass, .. } => *pass == ior::Pass::Read,
         }
+    }
+}
+
+impl Sizes {
+    /// Sizes of the files, for people.
+    pub fn summary(&self) -> String {
+        let [file, ior] = [self.file, self.ior].map(|bytes| bytes / MIB);
+        format!(
+            "fio has four files of {file} MiB, or one of {} MiB; IOR writes {ior} MiB in all",
+            file * u64::from(JOBS)
+        )
     }
 }
 

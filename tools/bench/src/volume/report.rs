@@ -1,6 +1,7 @@
 //! The report of a run: raw figures, tables with ratios to GlusterFS and to the disk, and a picture.
 
 use super::hosts::COUNT;
+use super::plan::Sizes;
 use super::sample::Sample;
 use crate::options::VolumeOptions;
 use crate::outcome::{Context, Outcome};
@@ -36,6 +37,7 @@ pub struct Report {
     replicas: u32,
     disk_gib: u64,
     agent_memory_mib: u64,
+    sizes: String,
     samples: Vec<Sample>,
     failures: Vec<Failure>,
     #[serde(skip)]
@@ -68,6 +70,7 @@ impl Report {
             replicas: options.replicas,
             disk_gib: options.size_gib,
             agent_memory_mib: options.memory_mib,
+            sizes: Sizes::new(options).summary(),
             samples,
             failures,
             skipped,
@@ -158,11 +161,12 @@ impl Report {
              end with fsync, which is timed.\n\
              - Processes of IOR run on all three hosts, for `{DISK}` on the first one. Each reads what the next one wrote, on another host.\n\
              - Before each read the kernel's caches are dropped, and with them those of GlusterFS's bricks. Agents keep their buffers of {memory} MiB each.\n\
-             - All data written was read back and checked, in passes that are not timed.\n\n\
+             - {sizes}. All data written was read back and checked, in passes that are not timed.\n\n\
              Medians of {rounds} rounds, in which targets take turns. In brackets the ratio to {PEER}, and below the lowest and the highest rate.\n\n\
              {skipped}{memory_gib:.0} GiB, {machine}. {programs}.\n",
             date = machine.date,
             command = machine.command,
+            sizes = self.sizes,
             disk = self.disk_gib,
             copies = if self.replicas == 1 { "one copy of each file" } else { "two copies of each file" },
             memory = self.agent_memory_mib,
