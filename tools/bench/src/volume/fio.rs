@@ -106,7 +106,8 @@ impl Job {
         words
     }
 
-    fn measured(&self, output: &str) -> Outcome<Measured> {
+    /// The figures in the output of fio.
+    pub fn measured(&self, output: &str) -> Outcome<Measured> {
         let group = group(output)?;
         let way = &group[if self.writes() { "write" } else { "read" }];
         let number = |value: &Value| value.as_f64().ok_or_else(|| "fio's output lacks a figure".to_owned());

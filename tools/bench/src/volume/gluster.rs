@@ -21,7 +21,7 @@ const INSTALL: &str = " (Debian's glusterfs-server)";
 /// Argument: the disk.
 const START: &str =
     "for place in /var/lib/glusterd /var/log/glusterfs; do mkdir -p $place; mount -t tmpfs tmpfs $place; done
-    mkdir -p /run/gluster $0/brick-0 $0/brick-1
+    mkdir -p /run/gluster \"$0/brick-0\" \"$0/brick-1\"
     glusterd";
 
 /// Starts a volume with so many copies of each file, mounted on all hosts.
@@ -47,7 +47,7 @@ pub fn start(hosts: &Hosts, replicas: u32, limits: &Limits) -> Outcome<()> {
     hosts.make(MOUNT)?;
     for host in 0..COUNT {
         let volume = format!("{}:/{NAME}", Hosts::address(host));
-        hosts.shell(host, "mount -t glusterfs $0 $1", &[&volume, &hosts.text(MOUNT)])?;
+        hosts.shell(host, "mount -t glusterfs \"$0\" \"$1\"", &[&volume, &hosts.text(MOUNT)])?;
     }
     Ok(())
 }

@@ -18,8 +18,8 @@ const SET_UP: &str = "hostname fs$0
     ip address add 10.213.0.$0/24 dev eth0
     ip link set eth0 up
     ip link set lo up
-    mount $1 $2/disk
-    for place in /dev/shm /run $2/tmp; do mount -t tmpfs tmpfs $place; done";
+    mount \"$1\" \"$2/disk\"
+    for place in /dev/shm /run \"$2/tmp\"; do mount -t tmpfs tmpfs \"$place\"; done";
 
 /// The hosts.
 #[derive(Debug)]

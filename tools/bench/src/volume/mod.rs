@@ -12,6 +12,9 @@ mod report;
 mod sample;
 mod tameike;
 
+#[cfg(test)]
+mod tests;
+
 use crate::loop_disk::LoopDisk;
 use crate::options::{VolumeOptions, VolumeTarget, VolumeWorkload};
 use crate::outcome::{Context, Outcome, output_of};
@@ -24,14 +27,14 @@ use crate::wait::Interrupt;
 use hosts::{COUNT, Hosts};
 use plan::{Sizes, Step, Workload};
 use report::{Failure, Figures, Report};
-use sample::Sample;
+use sample::{Measured, Sample};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Set in the namespaces: the directory of the report, that of the run, and the devices.
 const INSIDE: &str = "TAMEIKE_BENCH_VOLUME";
 /// Arguments: the directory of the run, and the command.
-const ENTER: &str = "ip link set lo up && mount -t tmpfs -o mode=755 tmpfs $0 && exec \"$@\"";
+const ENTER: &str = "ip link set lo up && mount -t tmpfs -o mode=755 tmpfs \"$0\" && exec \"$@\"";
 
 /// Measures, and writes the report.
 pub fn run(options: &VolumeOptions) -> Outcome<()> {
@@ -126,7 +129,7 @@ impl Run<'_> {
             }
         };
         let directory = hosts.text(&format!("{mount}/measured"));
-        hosts.shell(0, "mkdir $0", &[&directory])?;
+        hosts.shell(0, "mkdir \"$0\"", &[&directory])?;
         let servers = servers_of(programs)?;
         Ok(Target { label: Label { name: name.to_owned(), version }, directory, hosts: count, servers })
     }
@@ -194,11 +197,12 @@ impl Run<'_> {
         for step in workload.steps(&self.sizes, turn) {
             self.limits.interrupt.check()?;
             let before = self.settle(&step, target)?;
-            let Some((title, measured)) = self.step(&step, target)? else { continue };
+            let measured = self.step(&step, target)?;
+            let Some((title, measured)) = step.title().zip(measured) else { continue };
             let after = target.servers.usage()?;
             samples.push(Sample {
                 group,
-                title,
+                title: title.to_owned(),
                 unit,
                 target: target.label.name.clone(),
                 round,
@@ -219,18 +223,15 @@ impl Run<'_> {
         target.servers.usage()
     }
 
-    /// Takes a step; returns its title and figures if it is measured.
-    fn step(&self, step: &Step, target: &Target) -> Outcome<Option<(String, sample::Measured)>> {
+    /// Takes a step, and returns its figures if it has any.
+    fn step(&self, step: &Step, target: &Target) -> Outcome<Option<Measured>> {
         let Self { hosts, options, .. } = self;
         match step {
-            Step::Fio { title, job } => {
-                Ok(Some(((*title).to_owned(), job.run(hosts, 0, &target.directory)?)))
-            }
+            Step::Fio { job, .. } => job.run(hosts, 0, &target.directory).map(Some),
             Step::Verify(job) => job.verify(hosts, 0, &target.directory).map(|()| None),
-            Step::Ior { title, job, pass } => {
+            Step::Ior { job, pass, .. } => {
                 let program: &PathBuf = options.ior.as_ref().ok_or("there is no --ior")?;
-                let measured = job.run(program, hosts, target.hosts, &target.directory, *pass)?;
-                Ok(title.clone().zip(measured))
+                job.run(program, hosts, target.hosts, &target.directory, *pass)
             }
         }
     }

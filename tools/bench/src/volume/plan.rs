@@ -70,6 +70,15 @@ impl Sizes {
 }
 
 impl Step {
+    /// Its title in reports; `None` if it is not measured.
+    pub fn title(&self) -> Option<&str> {
+        match self {
+            Self::Fio { title, .. } => Some(title),
+            Self::Verify(_) => None,
+            Self::Ior { title, .. } => title.as_deref(),
+        }
+    }
+
     /// Returns true if it is measured and reads, so that caches matter.
     pub fn reads(&self) -> bool {
         match self {
