@@ -8,6 +8,11 @@ use serde_json::Value;
 /// Files that are read and written at the same time, each by a process.
 pub const JOBS: u32 = 4;
 
+/// The option of a run that is measured.
+pub const MEASURE: &str = "--do_verify=0";
+/// The option of a run that compares what an earlier one wrote.
+pub const VERIFY: &str = "--verify_only=1";
+
 /// Reads or writes of a set of files.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
@@ -39,13 +44,22 @@ impl Job {
 
     /// Runs it in `directory` of a host, and returns what fio measured. Writes end with `fsync`.
     pub fn run(&self, hosts: &Hosts, host: usize, directory: &str) -> Outcome<Measured> {
-        let output = self.call(hosts, host, directory, &["--do_verify=0"])?;
+        let output = self.call(hosts, host, directory, MEASURE)?;
         self.measured(&output)
+    }
+
+    /// Writes its files unless they have their size.
+    pub fn fill(&self, hosts: &Hosts, host: usize, directory: &str) -> Outcome<()> {
+        let sizes = (0..self.jobs).map(|job| hosts.size(host, &format!("{directory}/{}-{job}", self.files)));
+        match sizes.min() {
+            Some(least) if least >= self.size => Ok(()),
+            _ => self.run(hosts, host, directory).map(drop),
+        }
     }
 
     /// Reads what [`Self::run`] wrote, and compares every byte.
     pub fn verify(&self, hosts: &Hosts, host: usize, directory: &str) -> Outcome<()> {
-        let output = self.call(hosts, host, directory, &["--verify_only=1"])?;
+        let output = self.call(hosts, host, directory, VERIFY)?;
         let blocks = self.blocks();
         match group(&output)?["read"]["total_ios"].as_u64() {
             Some(read) if read == blocks => Ok(()),
@@ -57,13 +71,18 @@ impl Job {
         self.amount / self.block * u64::from(self.jobs)
     }
 
-    fn call(&self, hosts: &Hosts, host: usize, directory: &str, options: &[&str]) -> Outcome<String> {
+    fn call(&self, hosts: &Hosts, host: usize, directory: &str, option: &str) -> Outcome<String> {
         let mut command = hosts.command(host, "timeout");
-        command.args(hosts.limited("fio")).args(self.arguments(directory)).args(options);
-        for job in 0..self.jobs {
-            command.args(self.section(job));
-        }
+        command.args(hosts.limited("fio")).args(self.words(directory, option));
         output_of(&mut command, " (Debian's fio)")
+    }
+
+    /// Arguments of fio, with an option for this run.
+    pub fn words(&self, directory: &str, option: &str) -> Vec<String> {
+        let mut words = self.arguments(directory);
+        words.push(option.to_owned());
+        words.extend((0..self.jobs).flat_map(|job| self.section(job)));
+        words
     }
 
     /// Options of all processes.

@@ -91,6 +91,12 @@ impl Hosts {
         command
     }
 
+    /// The size of a file on a host; 0 if there is none.
+    pub fn size(&self, host: usize, path: &str) -> u64 {
+        let seen = format!("/proc/{}/root{path}", self.holder(host));
+        std::fs::metadata(seen).map_or(0, |found| found.len())
+    }
+
     /// Arguments of `timeout` for a program that must end in time.
     pub fn limited(&self, program: &str) -> [String; 3] {
         ["--kill-after=10".to_owned(), self.limit_s.to_string(), program.to_owned()]

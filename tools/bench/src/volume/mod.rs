@@ -228,6 +228,7 @@ impl Run<'_> {
         let Self { hosts, options, .. } = self;
         match step {
             Step::Fio { job, .. } => job.run(hosts, 0, &target.directory).map(Some),
+            Step::Fill(job) => job.fill(hosts, 0, &target.directory).map(|()| None),
             Step::Verify(job) => job.verify(hosts, 0, &target.directory).map(|()| None),
             Step::Ior { job, pass, .. } => {
                 let program: &PathBuf = options.ior.as_ref().ok_or("there is no --ior")?;

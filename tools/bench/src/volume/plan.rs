@@ -26,6 +26,8 @@ pub enum Workload {
 pub enum Step {
     /// Measured, with this title.
     Fio { title: &'static str, job: fio::Job },
+    /// Not measured: writes the files of this job if they are missing or shorter.
+    Fill(fio::Job),
     /// Not measured: reads and compares what this job wrote.
     Verify(fio::Job),
     /// A pass of IOR with this title; without one, it is not measured.
@@ -74,7 +76,7 @@ impl Step {
     pub fn title(&self) -> Option<&str> {
         match self {
             Self::Fio { title, .. } => Some(title),
-            Self::Verify(_) => None,
+            Self::Fill(_) | Self::Verify(_) => None,
             Self::Ior { title, .. } => title.as_deref(),
         }
     }
@@ -83,7 +85,7 @@ impl Step {
     pub fn reads(&self) -> bool {
         match self {
             Self::Fio { job, .. } => !job.writes(),
-            Self::Verify(_) => false,
+            Self::Fill(_) | Self::Verify(_) => false,
             Self::Ior { pass, .. } => *pass == ior::Pass::Read,
         }
     }
@@ -139,7 +141,9 @@ impl Workload {
         match self {
             Self::Large => blocks(512 * KIB, [sizes.file, sizes.large_random], sizes, pass),
             Self::Small => {
-                let mut steps = blocks(4 * KIB, [sizes.small_sequential, sizes.small_random], sizes, pass);
+                let mut steps =
+                    vec![Step::Fill(fio::Job { pass: pass + 3, ..job("write", 512 * KIB, sizes) })];
+                steps.extend(blocks(4 * KIB, [sizes.small_sequential, sizes.small_random], sizes, pass));
                 let (amount, sync) = (sizes.small_durable, true);
                 let job = fio::Job { amount, sync, pass: pass + 2, ..job("randwrite", 4 * KIB, sizes) };
                 steps.extend([Step::Fio { title: "random writes, fdatasync after each", job }]);

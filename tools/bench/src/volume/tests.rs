@@ -7,6 +7,7 @@ use crate::target::Label;
 use crate::workload::Unit;
 use clap::Parser;
 use std::collections::BTreeSet;
+use std::process::Command as Process;
 
 fn options(words: &[&str]) -> VolumeOptions {
     let words = ["tameike-bench", "volume"].iter().chain(words);
@@ -22,7 +23,7 @@ fn writes(options: &VolumeOptions) -> Vec<fio::Job> {
     let steps = (1..).zip(workloads).flat_map(|(turn, workload)| workload.steps(&sizes, turn));
     let jobs = steps.filter_map(|step| match step {
         Step::Fio { job, .. } => Some(job),
-        Step::Verify(_) | Step::Ior { .. } => None,
+        Step::Fill(_) | Step::Verify(_) | Step::Ior { .. } => None,
     });
     jobs.filter(fio::Job::writes).collect()
 }
@@ -49,11 +50,12 @@ fn all_that_is_written_is_verified() {
         let steps = workload.steps(&sizes, 1);
         let is_write = |step: &&Step| match step {
             Step::Fio { job, .. } => job.writes(),
-            Step::Verify(_) => false,
+            Step::Fill(_) | Step::Verify(_) => false,
             Step::Ior { .. } => !step.reads() && step.title().is_some(),
         };
         let written = steps.iter().filter(is_write).count();
-        assert_eq!(steps.iter().filter(|step| step.title().is_none()).count(), written, "{workload:?}");
+        let is_check = |step: &&Step| step.title().is_none() && !matches!(step, Step::Fill(_));
+        assert_eq!(steps.iter().filter(is_check).count(), written, "{workload:?}");
     }
 }
 
@@ -75,6 +77,31 @@ fn figures_of_fio_are_those_of_all_processes() {
     let short = text.replace("256,", "255,");
     assert!(job.measured(&short).expect_err("one is missing").contains("255 of 256"));
     assert!(job.measured("").is_err());
+}
+
+#[test]
+fn content_of_another_pass_or_place_fails_the_verification() {
+    let place = tempfile::tempdir().expect("a directory");
+    let directory = place.path().display().to_string();
+    let fio = |job: &fio::Job, option| {
+        let mut command = Process::new("fio");
+        command.args(job.words(&directory, option)).output().map(|output| output.status.success())
+    };
+    let job = writes(&options(&["--tiny"])).into_iter().find(|job| job.block == 4096).expect("one");
+    let job = fio::Job { direct: false, amount: job.size, ..job };
+    match fio(&job, fio::MEASURE) {
+        Err(error) => return eprintln!("cannot start fio: {error}"),
+        Ok(has_written) => assert!(has_written),
+    }
+    let verify = |job: &fio::Job| fio(job, fio::VERIFY).expect("fio starts");
+    assert!(verify(&job), "it has written this");
+    assert!(!verify(&fio::Job { pass: job.pass + 1, ..job }), "this is of another pass");
+    // One block lies in place of another one.
+    let path = place.path().join("blocks-1");
+    let mut content = std::fs::read(&path).expect("the file");
+    content.copy_within(..4096, 8192);
+    std::fs::write(&path, content).expect("written");
+    assert!(!verify(&job), "a block is another one");
 }
 
 fn sample(target: &str, round: u32, seconds: f64) -> Sample {
