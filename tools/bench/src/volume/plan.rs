@@ -118,11 +118,11 @@ impl Workload {
     /// The title of its table.
     pub fn group(self) -> &'static str {
         match self {
-            Self::Large => "Blocks of 512 KiB: fio, four processes with a file each",
-            Self::Small => "Blocks of 4 KiB: fio, four processes with a file each",
-            Self::File => "One file in blocks of 1 MiB: fio, one process",
-            Self::Ior { shared: false, .. } => "IOR, calls of 1 MiB, a file per process",
-            Self::Ior { shared: true, .. } => "IOR, calls of 1 MiB, one file",
+            Self::Large => "fio, four processes, blocks of 512 KiB",
+            Self::Small => "fio, four processes, blocks of 4 KiB",
+            Self::File => "fio, one process, blocks of 1 MiB",
+            Self::Ior { shared: false, .. } => "IOR, a file per process",
+            Self::Ior { shared: true, .. } => "IOR, one file",
         }
     }
 

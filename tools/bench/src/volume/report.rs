@@ -157,9 +157,9 @@ impl Report {
             "# Measured {date}\n\n    {command}\n\nThree hosts on this machine: network namespaces on a bridge, each with an XFS file system of \
              {disk} GiB on a loop device. All images are on one disk. On these three file systems lie a Tameike volume and a GlusterFS volume \
              ({bricks}; default options), both with {copies}, mounted on each host. `{DISK}` is the file system of the first host, without a volume.\n\n\
-             - fio runs on the first host. Its processes write and read with `O_DIRECT`, and the one with blocks of 1 MiB through the page cache. Writes \
+             - fio runs on the first host. Four processes with a file each write and read with `O_DIRECT`, and the one with blocks of 1 MiB through the page cache. Writes \
              end with fsync, which is timed.\n\
-             - Processes of IOR run on all three hosts, for `{DISK}` on the first one. Each reads what the next one wrote, on another host.\n\
+             - Processes of IOR run on all three hosts, for `{DISK}` on the first one, with calls of 1 MiB. Each reads what the next one wrote, on another host.\n\
              - Before each read the kernel's caches are dropped, and with them those of GlusterFS's bricks. Agents keep their buffers of {memory} MiB each.\n\
              - {sizes}. All data written was read back and checked, in passes that are not timed.\n\n\
              Medians of {rounds} rounds, in which targets take turns. In brackets the ratio to {PEER}, and below the lowest and the highest rate.\n\n\
