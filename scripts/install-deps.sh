@@ -14,8 +14,8 @@ case $purpose in
     python) packages=("${compiler[@]}" fuse3 python3 python3-venv) ;;
     run) packages=("${compiler[@]}" fuse3 montage python-drizzle-testdata python3) ;;
     fuzz) packages=("${compiler[@]}" g++) ;;
-    bench) packages=("${compiler[@]}" fuse3 gfarm-client gfarm2fs gfmd gfsd glusterfs-client glusterfs-server iproute2 linux-perf
-        moosefs-chunkserver moosefs-client moosefs-master util-linux xfsprogs) ;;
+    bench) packages=("${compiler[@]}" fio fuse3 gfarm-client gfarm2fs gfmd gfsd glusterfs-client glusterfs-server iproute2 linux-perf
+        moosefs-chunkserver moosefs-client moosefs-master openmpi-bin util-linux xfsprogs) ;;
     *)
         echo "usage: install-deps.sh build|test|python|run|bench|fuzz" >&2
         exit 2

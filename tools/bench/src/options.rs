@@ -23,6 +23,8 @@ pub enum Command {
     Noise(NoiseOptions),
     /// Measure shared memory regions: single accesses, programs beside MPI and ArgoDSM, and database queries (bench/dsm/README.md).
     Dsm(DsmOptions),
+    /// Measure a volume of three hosts beside GlusterFS on the same disks (needs root).
+    Volume(Box<VolumeOptions>),
     /// Draw flame graphs of the agents, with `perf`.
     Profile(ProfileOptions),
     /// Print the picture (SVG) of what `tameike bench net --json` measured.
@@ -254,6 +256,86 @@ pub struct DsmOptions {
     /// Also run the queries, beside a file in this directory of a disk.
     #[arg(long)]
     pub disk: Option<PathBuf>,
+}
+
+/// A target of `volume`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VolumeTarget {
+    /// The XFS file system of the first host's disk.
+    Disk,
+    /// A GlusterFS volume over the three disks.
+    Glusterfs,
+    /// A Tameike volume over the three disks.
+    Tameike,
+}
+
+impl VolumeTarget {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Glusterfs => "glusterfs",
+            Self::Tameike => "tameike",
+        }
+    }
+}
+
+/// A workload of `volume`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VolumeWorkload {
+    /// Files of four processes of fio in blocks of 512 KiB.
+    #[value(name = "blocks-512k")]
+    LargeBlocks,
+    /// The same in blocks of 4 KiB.
+    #[value(name = "blocks-4k")]
+    SmallBlocks,
+    /// One file of one process of fio in blocks of 1 MiB.
+    File,
+    /// Processes of IOR, with a file each and with one file.
+    Ior,
+}
+
+/// Options of `volume`.
+#[derive(Debug, Args)]
+pub struct VolumeOptions {
+    /// The targets.
+    #[arg(long, value_delimiter = ',', default_value = "disk,glusterfs,tameike")]
+    pub targets: Vec<VolumeTarget>,
+    /// The workloads.
+    #[arg(long, value_delimiter = ',', default_value = "blocks-512k,blocks-4k,file,ior")]
+    pub workloads: Vec<VolumeWorkload>,
+    /// Copies of each file, on different hosts.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub replicas: u32,
+    /// Rounds; the report gives their median.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Size of each of the four files of fio, in MiB, rounded down to a multiple of 4.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
+    pub size_mib: u64,
+    /// Use very small sizes and one round, for tests.
+    #[arg(long)]
+    pub tiny: bool,
+    /// The program IOR (https://github.com/hpc/ior), built with Open MPI; without it, IOR is not measured.
+    #[arg(long)]
+    pub ior: Option<PathBuf>,
+    /// Numbers of processes of IOR.
+    #[arg(long, value_delimiter = ',', default_value = "1,3,10,30")]
+    pub processes: Vec<u32>,
+    /// Memory of each agent for buffers, in MiB.
+    #[arg(long, default_value_t = 128)]
+    pub memory_mib: u64,
+    /// Size of each host's disk in GiB; its image is a sparse file.
+    #[arg(long, default_value_t = 8)]
+    pub size_gib: u64,
+    /// Where the images of the disks are made.
+    #[arg(long, default_value = "/var/tmp")]
+    pub image: PathBuf,
+    /// The report goes to OUT/DATE-NAME.
+    #[arg(long, default_value = "volume")]
+    pub name: String,
+    #[command(flatten)]
+    pub report: ReportOptions,
 }
 
 /// Options of `picture`.

@@ -3,19 +3,18 @@
 //! A cgroup limits the device: the root of `blkio` in cgroups of version 1, a cgroup of the command in version 2. The command runs in
 //! mount, network, IPC and process namespaces with `/dev/shm` and `TMPDIR` of its own, which end with it.
 
+use crate::loop_disk::{LoopDisk, output};
 use crate::options::SlowServerOptions;
-use crate::outcome::{Context, Outcome, output_of};
-use crate::wait::{self, Interrupt};
-use std::fs::{self, File};
+use crate::outcome::{Context, Outcome};
+use crate::sandbox;
+use crate::wait::Interrupt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 /// Where the command finds the disk.
 const MOUNT: &str = "/dev/shm/disk";
 /// Set in the namespaces, to the options of the disk.
 pub const INSIDE: &str = "TAMEIKE_BENCH_NAMESPACES";
-const NAMESPACES: &str = "--mount --net --ipc --pid --fork --kill-child --mount-proc --propagation private";
 /// The arguments are the cgroup's list of processes, the loop device, and the command.
 const SCRIPT: &str = "echo $$ > $0 && loop=$1 && shift && ip link set lo up && \
     mount -t tmpfs -o size=100% tmpfs /dev/shm && mkdir -m 1777 $TMPDIR && mkdir /dev/shm/disk && mount $loop /dev/shm/disk && \
@@ -26,33 +25,16 @@ pub fn run(options: &SlowServerOptions) -> Outcome<()> {
     let interrupt = Interrupt::listen()?;
     let disk = Disk::new(options)?;
     let words = options.command.iter().map(|word| word.replace("{mount}", MOUNT));
-    let mut command = Command::new("unshare");
-    command
-        .args(NAMESPACES.split(' '))
-        .args(["sh", "-c", SCRIPT])
-        .arg(disk.group.join("cgroup.procs"))
-        .arg(&disk.device);
+    let mut command = sandbox::command(SCRIPT);
+    command.arg(disk.group.join("cgroup.procs")).arg(disk.disk.device());
     let options = format!("slow-server --rate {} --iops {}", options.rate, options.iops);
     command.args(words).env(INSIDE, options).env("TMPDIR", "/dev/shm/tmp");
-    let mut child = command.spawn().context(|| "start unshare")?;
-    let mut status = None;
-    wait::until("the command", Duration::MAX, || {
-        if interrupt.check().is_err() {
-            // All processes of the namespace end with this one.
-            child.kill().context(|| "end the command")?;
-        }
-        status = child.try_wait().context(|| "wait for the command")?;
-        Ok(status.is_some())
-    })?;
-    match status {
-        Some(status) if !status.success() => Err(format!("the command failed: {status}")),
-        _ => Ok(()),
-    }
+    sandbox::run(&mut command, &interrupt)
 }
 
 /// A loop device of limited speed.
 struct Disk {
-    device: String,
+    disk: LoopDisk,
     /// Its major and minor number.
     number: String,
     /// The cgroup that the command runs in.
@@ -62,23 +44,15 @@ struct Disk {
 
 impl Disk {
     fn new(options: &SlowServerOptions) -> Outcome<Self> {
-        let image = options.image.join(format!("tameike-bench-{}.image", std::process::id()));
-        let doing = || format!("make {}", image.display());
-        File::create_new(&image).and_then(|file| file.set_len(options.size_gib << 30)).context(doing)?;
-        let path = image.display().to_string();
-        let losetup = ["losetup", "--find", "--show", "--direct-io=on", &path];
-        let made = output(&["mkfs.xfs", "-q", &path]).and_then(|_| output(&losetup));
-        // The loop device holds the image open.
-        fs::remove_file(&image).context(|| format!("remove {path}"))?;
-        let device = made?;
+        let disk = LoopDisk::new(&options.image, "", options.size_gib)?;
         let base = Path::new("/sys/fs/cgroup");
         let is_version_1 = base.join("blkio").exists();
         let group = match is_version_1 {
             true => base.join("blkio"),
             false => base.join(format!("tameike-bench-{}", std::process::id())),
         };
-        let mut disk = Self { device, number: String::new(), group, is_version_1 };
-        disk.number = output(&["lsblk", "--noheadings", "--output", "MAJ:MIN", &disk.device])?;
+        let mut disk = Self { disk, number: String::new(), group, is_version_1 };
+        disk.number = output(&["lsblk", "--noheadings", "--output", "MAJ:MIN", disk.disk.device()])?;
         if !is_version_1 {
             write(&base.join("cgroup.subtree_control"), "+io +memory")?;
             fs::create_dir(&disk.group).context(|| format!("make {}", disk.group.display()))?;
@@ -110,12 +84,11 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         let unlimited = self.limit(0, 0);
-        let detached = output(&["losetup", "--detach", &self.device]);
         if !self.is_version_1 {
             // An unlimited cgroup without processes does no harm.
             fs::remove_dir(&self.group).ok();
         }
-        if let Err(message) = unlimited.and(detached.map(drop)) {
+        if let Err(message) = unlimited {
             eprintln!("tameike-bench: {message}");
         }
     }
@@ -123,10 +96,4 @@ impl Drop for Disk {
 
 fn write(path: &Path, text: &str) -> Outcome<()> {
     fs::write(path, text).context(|| format!("write {text} to {}", path.display()))
-}
-
-/// Runs a program to its end, and returns its output.
-fn output(words: &[&str]) -> Outcome<String> {
-    let output = output_of(Command::new(words[0]).args(&words[1..]), " (is it installed?)")?;
-    Ok(output.trim().to_owned())
 }

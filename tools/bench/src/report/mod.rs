@@ -1,17 +1,20 @@
 //! The report of a run: raw figures as JSON, medians and ratios as Markdown, and charts as SVG.
 
+mod figure;
 mod machine;
 mod memory;
 mod picture;
 mod row;
 mod sample;
-mod table;
+pub mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub use figure::Figure;
 pub use machine::Machine;
-pub use row::median;
+pub use picture::svg as picture;
+pub use row::{Cell, Row, median};
 pub use sample::Sample;
 
 use crate::coordinator::Done;
@@ -19,7 +22,6 @@ use crate::options::RunOptions;
 use crate::outcome::{Context, Outcome};
 use crate::target::{Label, Target};
 use crate::workload::{Step, Workload};
-use row::Row;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,7 +96,7 @@ impl Report {
         let mut files = vec![
             ("result.json", raw + "\n"),
             ("report.md", table::markdown(self, &rows)),
-            ("rates.svg", picture::svg(self, &rows)),
+            ("rates.svg", picture::of_report(self, &rows)),
         ];
         files.extend(memory::svg(self).map(|picture| ("memory.svg", picture)));
         write_files(place, &files)
@@ -158,7 +160,7 @@ fn grouped(rate: f64) -> String {
 }
 
 /// A ratio with two significant digits: 1.25 or 0.012.
-fn ratio_text(ratio: f64) -> String {
+pub fn ratio_text(ratio: f64) -> String {
     match ratio {
         ..0.01 => format!("{ratio:.4}"),
         ..0.1 => format!("{ratio:.3}"),

@@ -5,6 +5,7 @@
 
 use super::row::{Cell, Row};
 use super::{COLOURS, FONT, Report, escaped, grouped, ratio_text, svg_page};
+use crate::target::Label;
 
 const COLUMNS: usize = 2;
 const PANEL_WIDTH: usize = 540;
@@ -15,22 +16,27 @@ const MARGIN: usize = 20;
 const HEAD_HEIGHT: usize = 50;
 const LABEL_WIDTH: usize = 100;
 const VALUE_WIDTH: usize = 130;
-/// The picture of `rows`.
-pub fn svg(report: &Report, rows: &[Row]) -> String {
-    let panel_height = TITLE_HEIGHT + report.targets.len() * LINE_HEIGHT + AXIS_HEIGHT;
-    let width = COLUMNS * (PANEL_WIDTH + MARGIN) + MARGIN;
-    let height = HEAD_HEIGHT + rows.len().div_ceil(COLUMNS) * panel_height + MARGIN;
+
+/// The picture of a report.
+pub fn of_report(report: &Report, rows: &[Row]) -> String {
     let Report { ranks, nodes, repetitions, base, .. } = report;
     let title = format!(
         "Rates, higher is better; {ranks} ranks, up to {nodes} nodes, median of {repetitions} with lowest and highest; \
-         (ratio to {})",
-        escaped(base)
+         (ratio to {base})"
     );
-    let mut text = svg_page(width as f64, height as f64, FONT, &title);
+    svg(&title, &report.targets, rows)
+}
+
+/// The picture of `rows`, whose cells are those of `targets`.
+pub fn svg(title: &str, targets: &[Label], rows: &[Row]) -> String {
+    let panel_height = TITLE_HEIGHT + targets.len() * LINE_HEIGHT + AXIS_HEIGHT;
+    let width = COLUMNS * (PANEL_WIDTH + MARGIN) + MARGIN;
+    let height = HEAD_HEIGHT + rows.len().div_ceil(COLUMNS) * panel_height + MARGIN;
+    let mut text = svg_page(width as f64, height as f64, FONT, &escaped(title));
     for (index, row) in rows.iter().enumerate() {
         let left = MARGIN + (index % COLUMNS) * (PANEL_WIDTH + MARGIN);
         let top = HEAD_HEIGHT + (index / COLUMNS) * panel_height;
-        text += &panel(report, row, left, top);
+        text += &panel(targets, row, left, top);
     }
     text + "</svg>\n"
 }
@@ -60,14 +66,14 @@ impl Axis {
     }
 }
 
-fn panel(report: &Report, row: &Row, left: usize, top: usize) -> String {
+fn panel(targets: &[Label], row: &Row, left: usize, top: usize) -> String {
     let axis = Axis::over(row, left + LABEL_WIDTH);
     let first_line = top + TITLE_HEIGHT;
     let bottom = first_line + row.cells.len() * LINE_HEIGHT;
     let mut text = format!(
         "<text x=\"{left}\" y=\"{}\" font-size=\"11\" font-weight=\"bold\">{}: {} [{}]</text>\n",
         first_line - 10,
-        row.group.title(),
+        row.group,
         escaped(&row.title),
         row.unit.name()
     );
@@ -81,7 +87,7 @@ fn panel(report: &Report, row: &Row, left: usize, top: usize) -> String {
             at = axis.at(rate),
         );
     }
-    for (index, (label, cell)) in report.targets.iter().zip(&row.cells).enumerate() {
+    for (index, (label, cell)) in targets.iter().zip(&row.cells).enumerate() {
         let baseline = first_line + index * LINE_HEIGHT + LINE_HEIGHT / 2 + 4;
         text += &format!(
             "<text x=\"{}\" y=\"{baseline}\" text-anchor=\"end\">{}</text>\n",

@@ -1,17 +1,18 @@
 //! All figures of one step on all targets: a row of the tables, a panel of the picture.
 
 use super::Report;
+use super::figure::Figure;
 use super::sample::Sample;
-use crate::workload::{Group, Step, Unit, Workload};
+use crate::workload::{Step, Unit, Workload};
 
 /// Bytes of a GB, as processor time is counted.
 const GB: f64 = 1e9;
 
 /// One step of one workload.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Row {
-    /// The table that it stands in.
-    pub group: Group,
+    /// The title of the table that it stands in.
+    pub group: &'static str,
     /// Within its table.
     pub title: String,
     pub unit: Unit,
@@ -20,7 +21,7 @@ pub struct Row {
 }
 
 /// One target's figures: medians over the repetitions, unless noted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Cell {
     pub lowest: f64,
     pub median: f64,
@@ -39,13 +40,14 @@ impl Row {
     /// The figures of `step` of `workload`.
     pub fn new(report: &Report, workload: Workload, step: Step) -> Option<Self> {
         let unit = step.unit()?;
-        let samples = |target: &str| -> Vec<&Sample> {
+        let figures = |target: &str| -> Vec<Figure> {
             let of_row = |sample: &&Sample| (sample.workload, sample.step) == (workload, step);
-            report.figures.samples.iter().filter(of_row).filter(|sample| sample.target == target).collect()
+            let samples = report.figures.samples.iter().filter(of_row);
+            samples.filter(|sample| sample.target == target).map(Sample::figure).collect()
         };
-        let base = median(samples(&report.base).into_iter().map(Sample::rate));
-        let cells = report.targets.iter().map(|label| Cell::new(&samples(&label.name), unit, base)).collect();
-        Some(Self { group: workload.group(), title: workload.title(step), unit, cells })
+        let base = median(figures(&report.base).iter().map(|figure| figure.rate));
+        let cells = report.targets.iter().map(|label| Cell::new(&figures(&label.name), unit, base)).collect();
+        Some(Self { group: workload.group().title(), title: workload.title(step), unit, cells })
     }
 
     /// The unit of processor time.
@@ -58,27 +60,26 @@ impl Row {
 }
 
 impl Cell {
-    fn new(samples: &[&Sample], unit: Unit, base: Option<f64>) -> Option<Self> {
-        let mut rates: Vec<f64> = samples.iter().map(|sample| sample.rate()).collect();
+    /// The figures of one target, with the ratio to the median rate `base` of another.
+    pub fn new(figures: &[Figure], unit: Unit, base: Option<f64>) -> Option<Self> {
+        let mut rates: Vec<f64> = figures.iter().map(|figure| figure.rate).collect();
         rates.sort_by(f64::total_cmp);
         let (lowest, highest) = (*rates.first()?, *rates.last()?);
         let median_rate = median(rates)?;
-        let percentile = |which: fn(&crate::latency::Percentiles) -> f64| {
-            median(samples.iter().filter_map(|sample| sample.latency.as_ref().map(which)))
+        let latencies = || figures.iter().filter_map(|figure| figure.latency_us);
+        let servers: Option<f64> = figures.iter().map(|figure| figure.servers_seconds).sum();
+        let counted = match unit {
+            Unit::MebibytesPerSecond => figures.iter().map(|figure| figure.bytes).sum::<f64>() / GB,
+            Unit::OperationsPerSecond => figures.iter().map(|figure| figure.operations).sum::<f64>() / 1e6,
         };
-        let servers: Option<f64> = samples.iter().map(|sample| Some(sample.servers?.processor_seconds)).sum();
-        let (count, scale): (fn(&Sample) -> f64, f64) = match unit {
-            Unit::MebibytesPerSecond => (Sample::bytes, GB),
-            Unit::OperationsPerSecond => (Sample::operations, 1e6),
-        };
-        let counted = samples.iter().map(|sample| count(sample)).sum::<f64>() / scale;
         Some(Self {
             lowest,
             median: median_rate,
             highest,
             ratio: base.map(|base| median_rate / base),
-            latency_us: percentile(|all| all.p50_us).zip(percentile(|all| all.p99_us)),
-            ranks_cost: samples.iter().map(|sample| sample.processor_seconds()).sum::<f64>() / counted,
+            latency_us: median(latencies().map(|(half, _)| half))
+                .zip(median(latencies().map(|(_, high)| high))),
+            ranks_cost: figures.iter().map(|figure| figure.programs_seconds).sum::<f64>() / counted,
             servers_cost: servers.map(|seconds| seconds / counted),
         })
     }

@@ -1,5 +1,6 @@
 //! One step of one workload on one target, measured once.
 
+use super::figure::Figure;
 use super::grouped;
 use crate::coordinator::Done;
 use crate::latency::{Latencies, Percentiles};
@@ -40,6 +41,18 @@ impl Sample {
             ranks: done.ranks.iter().map(|rank| rank.work).collect(),
             latency: latencies.percentiles(),
             servers: done.servers,
+        }
+    }
+
+    /// Its part of a row.
+    pub fn figure(&self) -> Figure {
+        Figure {
+            rate: self.rate(),
+            latency_us: self.latency.map(|all| (all.p50_us, all.p99_us)),
+            programs_seconds: self.processor_seconds(),
+            servers_seconds: self.servers.map(|usage| usage.processor_seconds),
+            bytes: self.bytes(),
+            operations: self.operations(),
         }
     }
 

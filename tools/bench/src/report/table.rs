@@ -3,6 +3,7 @@
 use super::memory::Memory;
 use super::row::{Cell, Row};
 use super::{Report, grouped, ratio_text};
+use crate::target::Label;
 
 const LATENCIES: &str = "Microseconds of single operations of all ranks: median, and 99th percentile; \
      medians of the repetitions. Percentiles further out are in `result.json`.";
@@ -17,21 +18,24 @@ pub fn markdown(report: &Report, rows: &[Row]) -> String {
     let mut text = head(report);
     text += "\n## Rates\n";
     for group in rows.chunk_by(|row, next| row.group == next.group) {
-        text += &format!("\n### {}\n\n", group[0].group.title());
-        text += &table(report, group, |row| row.title.clone(), |row| row.unit.name(), rate);
+        text += &format!("\n### {}\n\n", group[0].group);
+        text += &table(&report.targets, group, |row| row.title.clone(), |row| row.unit.name(), rate);
     }
-    let title = |row: &Row| format!("{}: {}", row.group.title(), row.title);
+    let title = |row: &Row| format!("{}: {}", row.group, row.title);
     text += "\n![Rates per step and target](rates.svg)\n\n";
-    text += &format!("## Latencies\n\n{LATENCIES}\n\n{}", table(report, rows, title, |_| "us", latency));
+    text +=
+        &format!("## Latencies\n\n{LATENCIES}\n\n{}", table(&report.targets, rows, title, |_| "us", latency));
     text += &format!("\n## Processor time\n\n{PROCESSOR}\n\n");
-    text += &table(report, rows, title, Row::cost_unit, cost);
+    text += &table(&report.targets, rows, title, Row::cost_unit, cost);
     text += &memory(report);
     text += &failures(report);
-    text += "\n## Targets\n\n| target | version |\n|---|---|\n";
-    for label in &report.targets {
-        text += &format!("| {} | {} |\n", label.name, label.version);
-    }
-    text
+    text + &targets(&report.targets)
+}
+
+/// Names and versions of the targets.
+pub fn targets(targets: &[Label]) -> String {
+    let lines = targets.iter().map(|label| format!("| {} | {} |\n", label.name, label.version));
+    format!("\n## Targets\n\n| target | version |\n|---|---|\n{}", lines.collect::<String>())
 }
 
 fn head(report: &Report) -> String {
@@ -53,14 +57,14 @@ fn head(report: &Report) -> String {
 }
 
 /// A line per row and a column per target; a target without a figure has a dash.
-fn table(
-    report: &Report,
+pub fn table(
+    targets: &[Label],
     rows: &[Row],
     title: impl Fn(&Row) -> String,
     unit: impl Fn(&Row) -> &'static str,
     show: impl Fn(&Cell) -> String,
 ) -> String {
-    let names: Vec<&str> = report.targets.iter().map(|label| label.name.as_str()).collect();
+    let names: Vec<&str> = targets.iter().map(|label| label.name.as_str()).collect();
     let mut text = format!("| | unit | {} |\n|---|---|{}\n", names.join(" | "), "---:|".repeat(names.len()));
     for row in rows {
         let cells: Vec<String> =
@@ -70,18 +74,21 @@ fn table(
     text
 }
 
-fn rate(cell: &Cell) -> String {
+/// The median with its ratio, and below it the lowest and the highest.
+pub fn rate(cell: &Cell) -> String {
     let (lowest, highest) = (grouped(cell.lowest), grouped(cell.highest));
     let ratio = cell.ratio.map_or_else(String::new, |ratio| format!(" ({})", ratio_text(ratio)));
     format!("{}{ratio}<br>{lowest} - {highest}", grouped(cell.median))
 }
 
-fn latency(cell: &Cell) -> String {
+/// Median and 99th percentile.
+pub fn latency(cell: &Cell) -> String {
     cell.latency_us
         .map_or_else(|| "-".to_owned(), |(median, high)| format!("{}, {}", grouped(median), grouped(high)))
 }
 
-fn cost(cell: &Cell) -> String {
+/// Processor time of programs and servers.
+pub fn cost(cell: &Cell) -> String {
     let servers = cell.servers_cost.map_or_else(String::new, |servers| format!(" + {servers:.2}"));
     format!("{:.2}{servers}", cell.ranks_cost)
 }

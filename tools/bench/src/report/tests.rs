@@ -84,7 +84,7 @@ fn a_target_that_fails_has_no_figure_rather_than_a_zero() {
     let text = table::markdown(&report, &rows);
     assert!(text.contains("16.0 (1.00)<br>16.0 - 16.0 | - |"), "{text}");
     assert!(text.contains("| fast | Sequential | cannot \\| at all |"), "{text}");
-    assert!(picture::svg(&report, &rows).contains(">no figure<"));
+    assert!(picture::of_report(&report, &rows).contains(">no figure<"));
 }
 
 #[test]

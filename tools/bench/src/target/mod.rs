@@ -268,7 +268,7 @@ fn kind_of(directory: &str) -> String {
 }
 
 /// The first line that `program --version` prints.
-fn version_of(program: &Path) -> Outcome<String> {
+pub fn version_of(program: &Path) -> Outcome<String> {
     let output = output_of(Command::new(program).arg("--version"), "")?;
     Ok(output.lines().next().unwrap_or("unknown").to_owned())
 }
