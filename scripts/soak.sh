@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the long variants of all tests: soak.sh MINUTES
 #
-# 1. Every module of the end-to-end tests with TAMEIKE_SOAK=1: agents killed at 50 moments, 20 GiB through two agents, 200 jobs,
-#    12 network partitions, disks that refuse writes, a million operations of fsx on each view.
+# 1. Every module of the end-to-end tests with TAMEIKE_SOAK=1: agents killed at 50 moments, 200 kills of agents whose homes have
+#    replicas, 20 GiB through two agents, 200 jobs, 28 network partitions, disks that refuse writes, a million operations of fsx on
+#    each view.
 # 2. The suites of suites.sh.
 # 3. SOAK_SEEDS= (100000) seeds of the simulated cluster, one fifth as many of shared memory regions, and all fault countdowns.
 # 4. The random tests of all crates with fresh seeds, repeated until MINUTES are over.

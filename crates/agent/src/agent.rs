@@ -477,6 +477,10 @@ impl AgentControl for Agent {
         Ok(Undrained { open: if drained { 0 } else { undrained.open }, ..undrained })
     }
 
+    fn end_waits(&self) {
+        self.rpc.end_waits();
+    }
+
     fn mark_interrupted(&self) {
         let Some(cache) = self.node().ok().and_then(|node| node.views().cache().cloned()) else { return };
         // A stopped agent cannot record more.

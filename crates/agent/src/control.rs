@@ -460,6 +460,9 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     /// programs are ended.
     fn mark_interrupted(&self) {}
 
+    /// The programs of this node are about to be ended: their calls wait no more for other nodes that an excluded node cannot reach.
+    fn end_waits(&self) {}
+
     /// Stops the agent. Flushes in progress may take `grace`; data that is dirty then stays in the journal. `drained` means that no
     /// node has dirty data. Call it once; other calls in progress return soon after. It calls `stopping` as it makes progress.
     ///

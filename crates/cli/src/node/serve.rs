@@ -290,6 +290,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Done
             }
             AgentRequest::EndCommands => {
+                self.agent.end_waits();
                 let belongings = self.belongings.lock();
                 belongings.iter().for_each(Belongings::end_programs);
                 AgentReply::CommandsEnded { strays: belongings.iter().flat_map(Belongings::strays).collect() }
@@ -304,6 +305,7 @@ impl<A: AgentControl> Serving<A> {
 
 /// Stops the agent, cleans up the node, and replies.
 fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
+    serving.agent.end_waits();
     let belongings = serving.belongings.lock().take();
     if let Some(belongings) = &belongings {
         belongings.end_programs();

@@ -42,6 +42,7 @@ mod packed_beside;
 mod packed_faults;
 mod packed_programs;
 mod parallel;
+mod partitions;
 mod pjdfstest;
 mod posix;
 mod preload;

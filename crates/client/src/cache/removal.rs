@@ -3,6 +3,7 @@
 use super::CacheView;
 use crate::passthrough::{Identity, Passthrough};
 use crate::types::{FileNumber, Name};
+use futures_util::future::join;
 use std::collections::BTreeSet;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::RenameMode;
@@ -60,38 +61,65 @@ impl CacheView {
         let (moved, found) = stats.await?;
         let is_free = found.is_none();
         let (target, _pin) = found.unzip();
-        let target = target.filter(|target| target.inode_id() != moved.inode_id());
+        // Two names of one file both stay.
+        let is_same = target.as_ref().is_some_and(|target| target.inode_id() == moved.inode_id());
+        let target = target.filter(|_| !is_same);
         if target.is_some() && mode == RenameMode::NoReplace {
             return Err(Errno::EEXIST.into());
         }
         self.report_rename(&moved.attr(), &old, &new).await?;
-        match (&target, mode) {
-            (Some(target), RenameMode::Replace) => self.before_removal(target, to, &new).await?,
-            (Some(target), RenameMode::Exchange) => self.report_rename(&target.attr(), &new, &old).await?,
-            (Some(_), RenameMode::NoReplace) | (None, _) => {}
-        }
-        match rename_as_seen(&self.below, from, to, mode, is_free).await {
+        let renamed = self.rename_reported((from, &old), (to, &new), target.as_ref(), mode, is_free);
+        match renamed.await {
             Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(fault) => {
-                if let Some(target) = &target {
-                    self.not_removed(target).await;
+            other => {
+                self.report_rename_end(&moved, &old, &new, false).await;
+                if let Some(target) = target.filter(|_| mode == RenameMode::Exchange) {
+                    self.report_rename_end(&target, &new, &old, false).await;
                 }
-                return Err(fault);
+                return other;
             }
         }
         for renamed in std::iter::once(&moved).chain(&target) {
             self.refresh_paths(renamed);
         }
-        self.report_moved(&moved, &old, &new).await;
         match target {
             Some(target) if mode == RenameMode::Exchange => {
-                self.report_moved(&target, &new, &old).await;
+                join(self.report_moved(&moved, &old, &new), self.report_moved(&target, &new, &old)).await;
             }
-            Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await?,
-            _ => {}
+            target => {
+                let ended = async {
+                    if !is_same {
+                        self.report_rename_end(&moved, &old, &new, true).await;
+                    }
+                };
+                join(self.report_moved(&moved, &old, &new), ended).await;
+                if let Some(target) = target.filter(|_| mode == RenameMode::Replace) {
+                    self.after_removal(&target).await?;
+                }
+            }
         }
         Ok(true)
+    }
+
+    /// Renames what was reported, over or with `target`. As [`Self::rename_held`].
+    async fn rename_reported(
+        &self,
+        (from, old): (Name<'_>, &[u8]),
+        (to, new): (Name<'_>, &[u8]),
+        target: Option<&FileStat>,
+        mode: RenameMode,
+        is_free: bool,
+    ) -> Result<bool> {
+        match (target, mode) {
+            (Some(target), RenameMode::Replace) => self.before_removal(target, to, new).await?,
+            (Some(target), RenameMode::Exchange) => self.report_rename(&target.attr(), new, old).await?,
+            (Some(_), RenameMode::NoReplace) | (None, _) => {}
+        }
+        let renamed = rename_as_seen(&self.below, from, to, mode, is_free).await;
+        if let (Err(_), Some(target)) = (&renamed, target) {
+            self.not_removed(target).await;
+        }
+        renamed
     }
 
     /// Returns the inode whose lock excludes renames and removals of this name by other nodes.
@@ -107,16 +135,32 @@ impl CacheView {
                 let inode = attr.inode;
                 self.notify(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
             }
-            FileKind::Directory => {
-                let request = CacheRequest::Renamed { inode: None, from, to };
-                let reported = under_one_map(&self.cluster, |map| {
-                    let nodes = map.nodes().iter().map(|&node| Destination::Primary(node, map.epoch));
-                    join_calls(nodes.map(|to| self.ask(to, request.clone())).collect::<Vec<_>>())
-                });
-                reported.await.map(drop)
-            }
+            FileKind::Directory => self.ask_all_nodes(CacheRequest::Renamed { inode: None, from, to }).await,
             _ => Ok(()),
         }
+    }
+
+    /// Reports the end of a rename. Of the names of a file, the coordinator keeps some: old ones must not displace others.
+    async fn report_rename_end(&self, stat: &FileStat, from: &[u8], to: &[u8], is_renamed: bool) {
+        let inode = (stat.kind == FileKind::File).then(|| stat.inode_id());
+        let request = CacheRequest::RenameEnded { inode, from: from.to_vec(), to: to.to_vec(), is_renamed };
+        let reported = match (stat.kind, inode) {
+            (FileKind::Directory, _) => self.ask_all_nodes(request).await,
+            (_, Some(inode)) if !is_renamed || stat.nlink > 1 => self.notify(inode, request).await,
+            _ => Ok(()),
+        };
+        if let Err(fault) = reported {
+            log::info!("a coordinator does not know of the end of a rename: {fault}");
+        }
+    }
+
+    /// Sends a request to all nodes that coordinate files.
+    async fn ask_all_nodes(&self, request: CacheRequest) -> Result<()> {
+        let asked = under_one_map(&self.cluster, |map| {
+            let nodes = map.nodes().iter().map(|&node| Destination::Primary(node, map.epoch));
+            join_calls(nodes.map(|to| self.ask(to, request.clone())).collect::<Vec<_>>())
+        });
+        asked.await.map(drop)
     }
 
     /// Prepares the removal of a name:

@@ -115,8 +115,8 @@ pub enum CacheRequest {
         /// The time.
         mtime: Timestamp,
     },
-    /// A file or directory is about to be renamed, or has just been; or a file gets another name. A path is a hint that
-    /// is verified by the inode number: the old one stays valid until the new one exists.
+    /// A file or directory is about to be renamed, or a file gets another name. A path is a hint that is verified by the inode
+    /// number: the old one stays valid until the new one exists.
     Renamed {
         /// The file (sent to its coordinator), or `None` for a directory and all below it (sent to every node).
         inode: Option<InodeId>,
@@ -181,6 +181,20 @@ pub enum CacheRequest {
         inode: InodeId,
         /// The state.
         what: Writing,
+    },
+    /// The rename that [`CacheRequest::Renamed`] reported has ended. Not sent for files with one name that were renamed, nor for directories that
+    /// were exchanged.
+    RenameEnded {
+        /// The file, or `None` for a directory.
+        inode: Option<InodeId>,
+        /// Old path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        from: Vec<u8>,
+        /// New path, relative to the shared directory.
+        #[serde(with = "serde_bytes")]
+        to: Vec<u8>,
+        /// Whether it has happened.
+        is_renamed: bool,
     },
 }
 

@@ -111,6 +111,7 @@ impl Request {
                 | Cache::SetMtime { .. }
                 | Cache::Space { .. }
                 | Cache::Renamed { .. }
+                | Cache::RenameEnded { .. }
                 | Cache::Removing { .. }
                 | Cache::Kept { .. }
                 | Cache::Removed { .. }

@@ -549,6 +549,15 @@ fn requests_to_coordinators() {
         (CacheRequest::Writing { inode: INODE, what: Writing::Begins { reach: 300 } }, "1083840400ac02"),
         (CacheRequest::Writing { inode: INODE, what: Writing::Ends }, "1083840401"),
         (CacheRequest::Writing { inode: INODE, what: Writing::Interrupted }, "1083840402"),
+        (
+            CacheRequest::RenameEnded {
+                inode: Some(INODE),
+                from: b"a".to_vec(),
+                to: b"b".to_vec(),
+                is_renamed: true,
+            },
+            "11018384040161016201",
+        ),
     ]);
 }
 

@@ -3,6 +3,7 @@
 use super::Inner;
 use event_listener::EventListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::Request;
@@ -60,15 +61,21 @@ impl Inner {
             && may_be_repeated(request)
             && now < since + FAILOVER_TIME_MAX;
         let is_moved = scope.epoch() != Some(map.epoch);
-        // An excluded node has the only copy of the homes that it still serves. And if this node is excluded, the homes stay where they are.
-        let stays = [node, self.fabric.local()].into_iter().any(|node| map.excludes(node));
-        if !may_move || !is_moved && stays {
+        // An excluded node has the only copy of the homes that it still serves. If this node is excluded, it may reach the others again.
+        let has_ended = self.is_ending.load(Ordering::Acquire) && map.excludes(self.fabric.local());
+        if !may_move || !is_moved && (map.excludes(node) || has_ended) {
             return Err(fault);
         }
         if !is_moved {
             self.runtime.timeout(RETRY_TIME, new_map).await;
         }
         Ok(())
+    }
+
+    /// Ends the waits of an excluded node from now on.
+    pub(super) fn end_waits(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.new_map.notify(usize::MAX);
     }
 
     /// Whether the current map has moved what a request concerns away from an excluded node.

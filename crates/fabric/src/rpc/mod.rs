@@ -39,6 +39,7 @@ use numbers::{Numbered, Numbers};
 use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tameike_core::wire::admin::AdminRequest;
@@ -62,6 +63,8 @@ struct Inner {
     sessions: Sessions,
     /// Notified when the home map has changed.
     new_map: Event,
+    /// Whether the programs of this node are being ended.
+    is_ending: AtomicBool,
 }
 
 /// What an agent has once it knows the nodes of its job.
@@ -85,6 +88,7 @@ impl RpcNode {
             numbers: Arc::default(),
             sessions: Sessions::default(),
             new_map: Event::new(),
+            is_ending: AtomicBool::new(false),
         });
         // Weak, because the fabric owns the receiver and `Inner` owns the fabric.
         inner.fabric.attach(Arc::new(Inbound(Arc::downgrade(&inner))));
@@ -103,6 +107,11 @@ impl RpcNode {
         if self.0.attached.set(Attached { service, cluster }).is_err() {
             log::error!("ignored a second service for this agent");
         }
+    }
+
+    /// The programs of this node are being ended. If it is excluded, their calls do not wait any more until it reaches the other nodes.
+    pub fn end_waits(&self) {
+        self.0.end_waits();
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::base::Base;
 use super::change_detection::Verdict;
-use super::file_table::{File, fresh_generation};
+use super::file_table::{File, State, fresh_generation};
 use super::record::Record;
 use super::removal::Removals;
-use super::renames::Renames;
+use super::renames::{Renames, Reported, end_rename};
 use super::resize::Resizer;
 use crate::holders::CacheTable;
 use crate::unit::digest::unit_count;
@@ -60,13 +60,25 @@ impl Coordinator {
     /// A record of a file that a node has seen at a path.
     fn new_record(&self, path: &[u8], stamp: Stamp, generation: Generation) -> Record {
         let mut record = Record::new(path, stamp, generation);
-        self.add_moved_paths(&mut record);
+        self.add_seen_path(&mut record, path);
         record
     }
 
-    /// Adds the paths that follow from renames of directories.
-    fn add_moved_paths(&self, record: &mut Record) -> bool {
-        self.renames.complete(record, self.base.runtime.clock.monotonic())
+    /// Adds the path at which a node reports a file, and those to which renames of directories may have moved it.
+    fn add_seen_path(&self, record: &mut Record, path: &[u8]) {
+        self.renames.add_seen(record, path, self.base.runtime.clock.monotonic());
+    }
+
+    /// Changes the paths of a file. Changes them again if a node has reported a rename meanwhile, which may not have found the file below its
+    /// directory yet.
+    fn change_paths(&self, file: &File, change: impl Fn(&mut State)) -> Result<()> {
+        loop {
+            let reports = self.renames.reports();
+            self.base.files.update(file, &change)?;
+            if self.renames.reports() == reports {
+                return Ok(());
+            }
+        }
     }
 
     /// A generation that no file had at an earlier coordinator.
@@ -234,8 +246,7 @@ impl Coordinator {
                 Some(known) if report.contact == Contact::Created => Some((known.stamp, report.stamp)),
                 Some(mut known) => {
                     // Another node may have renamed it since the client looked it up.
-                    known.prefer_path(&path);
-                    self.add_moved_paths(&mut known);
+                    self.add_seen_path(&mut known, &path);
                     let (found, stat) = self.base.locator.locate_with_retry(file.inode, &known).await?;
                     path = found;
                     Some((known.stamp, stat.stamp()))
@@ -243,10 +254,9 @@ impl Coordinator {
                 None => None,
             };
             let time = self.base.runtime.now();
+            let reports = self.renames.reports();
             let is_decided = self.base.files.update(file, |state| {
-                if state.record.prefer_path(&path) {
-                    self.add_moved_paths(&mut state.record);
-                }
+                self.add_seen_path(&mut state.record, &path);
                 state.record.removing = false;
                 match now {
                     Some((known, _)) if !state.flushing && state.record.stamp != known => false,
@@ -257,6 +267,9 @@ impl Coordinator {
                     _ => true,
                 }
             })?;
+            if self.renames.reports() != reports {
+                self.change_paths(file, |state| self.add_seen_path(&mut state.record, &path))?;
+            }
             if is_decided {
                 return Ok(());
             }
@@ -449,41 +462,59 @@ impl Coordinator {
         Ok(state)
     }
 
-    /// Adds the new path of a renamed file, or of all files below a renamed directory (without `inode`).
+    /// Adds the new path of a file that a node is about to rename, or of all files below such a directory (without `inode`).
     pub(super) async fn renamed(&self, inode: Option<InodeId>, from: &[u8], to: &[u8]) -> Result<()> {
-        if let Some(inode) = inode {
-            let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
-            self.base.files.update(&file, |state| {
-                state.record.prefer_path(to);
-                self.add_moved_paths(&mut state.record);
-            })?;
-            return self.base.journal.sync(false).await;
-        }
-        self.renames.note(from, to, self.base.runtime.clock.monotonic());
-        for file in self.base.files.below(from) {
-            self.move_below(&file)?;
-        }
-        let mut next = Some(Vec::new());
-        while let Some(start) = next {
-            let (inodes, more) = self.base.journal.below(from, start, 1024)?;
-            for inode in inodes {
+        match inode {
+            Some(inode) => {
                 if let Some(file) = self.base.files.get(inode)? {
-                    self.move_below(&file)?;
+                    self.change_paths(&file, |state| self.add_seen_path(&mut state.record, to))?;
                 }
             }
-            next = more;
+            None => {
+                let rename = self.renames.note(from, to, self.base.runtime.clock.monotonic());
+                self.for_each_below(from, |file| self.move_below(file, rename))?;
+            }
         }
         self.base.journal.sync(false).await
     }
 
-    /// Adds the new paths of a file that lies below a renamed directory. A rename that was reported and then failed has left a path at which
-    /// the file is not: all paths follow.
-    fn move_below(&self, file: &Arc<File>) -> Result<()> {
-        let mut moved = file.state().record.clone();
-        if self.add_moved_paths(&mut moved) {
-            self.base.files.update(file, |state| {
-                self.add_moved_paths(&mut state.record);
-            })?;
+    /// Adds the new paths of a file that lies below a directory that is about to be renamed.
+    fn move_below(&self, file: &File, rename: Reported<'_>) -> Result<()> {
+        self.change_paths(file, |state| self.renames.add_moved(&mut state.record, rename))
+    }
+
+    /// Notes the end of a reported rename, of a file or of a directory (without `inode`).
+    pub(super) async fn rename_ended(
+        &self,
+        inode: Option<InodeId>,
+        (from, to): (&[u8], &[u8]),
+        is_renamed: bool,
+    ) -> Result<()> {
+        let end = |file: &File| {
+            self.base.files.update(file, |state| end_rename(&mut state.record, from, to, is_renamed))
+        };
+        match inode {
+            Some(inode) => self.base.files.get(inode)?.map_or(Ok(()), |file| end(&file))?,
+            None => {
+                self.renames.end(from, to, is_renamed, self.base.runtime.clock.monotonic());
+                self.for_each_below(if is_renamed { from } else { to }, end)?;
+            }
+        }
+        self.base.journal.sync(false).await
+    }
+
+    /// Calls `act` with each file that has a path below a directory.
+    fn for_each_below(&self, directory: &[u8], act: impl Fn(&File) -> Result<()>) -> Result<()> {
+        self.base.files.below(directory).iter().try_for_each(|file| act(file))?;
+        let mut next = Some(Vec::new());
+        while let Some(start) = next {
+            let (inodes, more) = self.base.journal.below(directory, start, 1024)?;
+            for inode in inodes {
+                if let Some(file) = self.base.files.get(inode)? {
+                    act(&file)?;
+                }
+            }
+            next = more;
         }
         Ok(())
     }

@@ -211,6 +211,9 @@ impl CacheService {
             CacheRequest::Renamed { inode, from, to } => {
                 coordinator.renamed(inode, &from, &to).await.map(done)?
             }
+            CacheRequest::RenameEnded { inode, from, to, is_renamed } => {
+                coordinator.rename_ended(inode, (&from, &to), is_renamed).await.map(done)?
+            }
             CacheRequest::Removing { inode } => removals.announce(inode, from).await.map(done)?,
             CacheRequest::Kept { inode } => removals.cancel(inode, from).await.map(done)?,
             CacheRequest::Removed { inode } => removals.removed(inode).await.map(done)?,
@@ -276,6 +279,7 @@ fn changes_name(request: &CacheRequest) -> bool {
     matches!(
         request,
         CacheRequest::Renamed { .. }
+            | CacheRequest::RenameEnded { .. }
             | CacheRequest::Removing { .. }
             | CacheRequest::Removed { .. }
             | CacheRequest::Open { made: true, .. }

@@ -26,7 +26,7 @@ use tameike_store::{Ledger, RecordKind};
 /// Version of [`Record`] in the ledger.
 const RECORD_VERSION: u8 = 1;
 /// Paths that a record keeps, at most.
-pub(super) const PATHS_MAX: usize = 8;
+pub(super) const PATHS_MAX: usize = 16;
 pub(super) const FILE: u8 = b'f';
 pub(super) const DIGEST: u8 = b'd';
 

@@ -1,7 +1,7 @@
 //! How long calls wait for an unreachable agent, in simulated time.
 
 use super::programs::{CLOSE, FSYNC, cached, call, on_cluster, open, opened, passes_on, read, write};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_client::vfs::{Content, FileNumber, HandleNumber, Inodes, Names, OpenFiles, OpenMode};
@@ -169,4 +169,28 @@ fn homes_of_a_node_that_is_cut_off_move_soon() {
     times.sort();
     println!("{:?} to {:?}, median {:?}", times[0], times[times.len() - 1], times[times.len() / 2]);
     assert!(times.iter().all(|time| *time <= TAKEOVER_MAX), "{times:?}");
+}
+
+/// Regression: the calls failed with EHOSTDOWN as soon as the node had the map of its own exclusion.
+///
+/// S52e.
+#[test]
+fn calls_of_a_node_that_is_cut_off_wait_until_it_reaches_the_others_again() {
+    const OUTAGE: Duration = Duration::from_secs(20);
+    for (what, request) in REQUESTS {
+        on_cluster(WorldConfig { replicas: 2, ..WorldConfig::plain(5, 3) }, async |at| {
+            let far = Arc::new(far_file(&at).await);
+            for other in [1, 2].map(NodeId) {
+                at.network.cut(NodeId(0), other);
+                at.network.cut(other, NodeId(0));
+            }
+            let heal = async {
+                at.runtime().sleep(OUTAGE).await;
+                assert_eq!(at.map().excluded(), [NodeId(0)], "{what}");
+                at.network.heal();
+            };
+            let (done, ()) = join(request(at.clone(), far.clone()), heal).await;
+            assert_eq!(done.map_err(|fault| fault.to_string()), Ok(()), "{what}");
+        });
+    }
 }

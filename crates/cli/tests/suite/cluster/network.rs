@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::{Site, assert_no_files, binary, is_root, processes_naming, succeed, utf8, wrapped};
+use crate::support::jobs::signal;
+use crate::support::{
+    Site, assert_no_files, binary, is_root, json, processes_naming, succeed, utf8, wrapped,
+};
 
 /// The stub for ssh. Like ssh, it works from inside every node, and passes only a few variables. The host where jobs start has
 /// the machine's name; other hosts have names of the test.
@@ -20,7 +23,7 @@ for_all='env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="@BASE@" sh -c "$*"'
 if [ "$host" = "@HERE@" ]; then
     exec $outside ip netns exec "@FIRST@" sh -euc "exec $for_all" sh "$@"
 fi
-exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
+exec @RELAY@ $outside ip netns exec "$host" unshare --mount --uts sh -euc '
     hostname "$1"
     mount --bind "@HOSTS@/$1" "@BASE@"
     mount --bind "@MEMORY@/$1" /dev/shm
@@ -29,30 +32,43 @@ exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
     exec '"$for_all" sh "$host" "$@"
 "#;
 
+/// Runs a command like ssh, and can be stopped.
+const RELAY: &str = include_str!("relay.py");
+
+/// A hardware address that no host has.
+const NOWHERE: &str = "02:00:00:00:00:01";
+
 /// Hosts on a network, and their shared directories.
 pub struct Cluster {
     name: String,
     hosts: u32,
     site: Site,
+    /// Whether [`Self::isolate`] is possible.
+    has_relays: bool,
 }
 
 impl Cluster {
     /// Creates hosts; jobs start on the first. `words` are the attributes of each host's line in the hostfile.
     pub fn new(words: &[&str]) -> Self {
-        Self::started(words, "localhost")
+        Self::started(words, "localhost", false)
+    }
+
+    /// The same, with connections of ssh that can fail too.
+    pub fn with_relays(words: &[&str]) -> Self {
+        Self::started(words, "localhost", true)
     }
 
     /// Creates hosts for jobs that start outside of them.
     pub fn from_login_node(words: &[&str]) -> Self {
-        Self::started(words, "")
+        Self::started(words, "", false)
     }
 
-    fn started(words: &[&str], first: &str) -> Self {
+    fn started(words: &[&str], first: &str, has_relays: bool) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         assert!(is_root(), "run the tests of clusters as root: they create network namespaces");
         // Names of links have at most 15 characters.
         let name = format!("t{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let cluster = Self { name, hosts: words.len() as u32, site: Site::new() };
+        let cluster = Self { name, hosts: words.len() as u32, site: Site::new(), has_relays };
         cluster.connect();
         let mut hostfile = String::new();
         for (host, words) in (0..).zip(words) {
@@ -64,6 +80,7 @@ impl Cluster {
             }
         }
         fs::write(cluster.path("hostfile"), hostfile).expect("a hostfile");
+        fs::write(cluster.path("relay.py"), RELAY).expect("a program");
         fs::write(cluster.path("ssh"), cluster.ssh()).expect("a script");
         fs::set_permissions(cluster.path("ssh"), fs::Permissions::from_mode(0o755)).expect("a mode");
         cluster
@@ -92,8 +109,15 @@ impl Cluster {
             .replace("@BASE@", utf8(self.site.base()))
             .replace("@HOSTS@", utf8(&self.hosts_dir()))
             .replace("@MEMORY@", utf8(&self.memory_dir()))
+            .replace("@RELAY@", &self.relay())
             .replace("@REMEMBERED@", utf8(&self.remembered_dir()))
             .replace("@SHARED@", utf8(self.shared()))
+    }
+
+    /// The start of a command line of ssh, which knows its host as `$host`.
+    fn relay(&self) -> String {
+        let [relay, pids] = ["relay.py", "relays-"].map(|name| self.path(name).display().to_string());
+        if self.has_relays { format!("python3 {relay} {pids}$host") } else { String::new() }
     }
 
     fn host(&self, host: u32) -> String {
@@ -162,6 +186,64 @@ impl Cluster {
     /// Reconnects it.
     pub fn heal(&self, host: u32) {
         ip(&format!("link set {} up", self.port(host)));
+    }
+
+    /// Disconnects a host, also from ssh: nothing reaches it, and no connection is closed.
+    pub fn isolate(&self, host: u32) {
+        self.cut(host);
+        self.signal_relays(host, "STOP");
+    }
+
+    /// Reconnects it.
+    pub fn rejoin(&self, host: u32) {
+        self.heal(host);
+        self.signal_relays(host, "CONT");
+    }
+
+    fn signal_relays(&self, host: u32, name: &str) {
+        assert!(self.has_relays);
+        let pids = fs::read_to_string(self.path(&format!("relays-{}", self.host(host)))).expect("a relay");
+        // Those of earlier commands have ended.
+        let stopped = pids.lines().filter(|pid| signal(pid.parse().expect("a number"), name));
+        assert!(stopped.count() > 0, "no relay of {host} runs");
+    }
+
+    /// Loses all that other hosts send to this one.
+    pub fn deafen(&self, host: u32) {
+        (0..self.hosts).filter(|other| *other != host).for_each(|other| self.lose(other, host));
+    }
+
+    /// Loses all that this host sends to others.
+    pub fn mute(&self, host: u32) {
+        (0..self.hosts).filter(|other| *other != host).for_each(|other| self.lose(host, other));
+    }
+
+    /// Loses what one host sends to another one.
+    fn lose(&self, from: u32, to: u32) {
+        let namespace = self.host(from);
+        ip(&format!(
+            "-n {namespace} neigh replace 10.213.0.{} lladdr {NOWHERE} dev eth0 nud permanent",
+            to + 1
+        ));
+    }
+
+    /// Ends all such losses.
+    pub fn lose_nothing(&self) {
+        for host in 0..self.hosts {
+            for line in succeed(Command::new("ip").args(["-n", &self.host(host), "neigh", "show"])).lines() {
+                let address = line.split_whitespace().next().expect("an address");
+                if line.contains(NOWHERE) {
+                    ip(&format!("-n {} neigh del {address} dev eth0", self.host(host)));
+                }
+            }
+        }
+    }
+
+    /// The process of the agent of a host that is not the first.
+    pub fn agent(&self, host: u32) -> u32 {
+        let job = format!("tameike-0/{}/node-{host}/node.json", self.name);
+        let state = json(&self.hosts_dir().join(self.host(host)).join(job));
+        state["record"]["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("an agent")
     }
 
     /// `tameike` with these arguments, on the first host.

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import sys
 import time
 
@@ -21,6 +22,8 @@ VIEWS = {view: os.environ[variable] for view, variable in VARIABLES.items() if v
 NODE = os.environ["TAMEIKE_NODE"]
 # A node that is excluded may lose locks, and files that it has open and that are removed.
 IS_EXCLUDED = NODE == "2"
+# The cache view packs files, which have no hard links.
+PACKS = os.environ.get("CHECKER_PACKS") == "1"
 FILES_MAX = 24
 COUNTERS = ["flock", "posix"]
 SLOW_SECONDS = 0.005
@@ -91,6 +94,7 @@ class Checker:
         self.lines = 0
         self.added = dict.fromkeys(COUNTERS, 0)
         self.sent = 0
+        self.published = 0
         self.received = -1
         self.operations = 0
         os.mkdir(self.path(f"own-{NODE}"))
@@ -327,20 +331,48 @@ class Checker:
         assert int(number) >= self.received, f"file {int(number)} of the other node after {self.received}"
         self.received = int(number)
 
+    def publish(self):
+        """Overwrites a number that programs on other nodes read, and notes outside of the views that this was acknowledged."""
+        self.published += 1
+        file = os.open(self.path(f"two/number-{NODE}"), os.O_WRONLY | os.O_CREAT, 0o644)
+        write_all(file, f"{self.published:016}".encode(), 0)
+        os.close(file)
+        self.acknowledged(NODE, self.published)
+
+    def acknowledged(self, node, number=None):
+        """Sets or returns the last number of a node that was acknowledged."""
+        file = os.open(os.path.join(self.directory, f"acknowledged-{self.view}-{node}"), os.O_RDWR | os.O_CREAT, 0o644)
+        if number is not None:
+            write_all(file, f"{number:016}".encode(), 0)
+        found = os.pread(file, 16, 0)
+        os.close(file)
+        return int(found or b"0")
+
+    def observe(self):
+        """An open after an acknowledged write sees it, whichever node served the write and serves the open."""
+        for node in ["0", "1", "2"]:
+            known = self.acknowledged(node)
+            if known:
+                found = int(read_path(self.path(f"two/number-{node}")))
+                assert found >= known, f"{found} of node {node}, although {known} was acknowledged"
+
     def list(self):
         own = f"own-{NODE}/"
         wanted = {name[len(own) :] for name in [*self.files, *self.directories] if name.startswith(own)}
         assert set(os.listdir(self.path(own))) == wanted, own
 
     CHANGES = [write_inside, append_own, truncate, rename, unlink, link, change_mode]
-    OTHERS = [use_unlinked, symlink, make_directory, use_directory, add_line, add, add, send, receive, list]
+    OTHERS = [use_unlinked, symlink, make_directory, use_directory, add_line, add, add, send, receive]
+    OTHERS += [publish, observe, observe, list]
 
     def choose(self):
         """An operation."""
         if len(self.files) < 4 or len(self.files) < FILES_MAX and self.random.random() < 0.25:
             return Checker.create
         operation = self.random.choice(Checker.CHANGES if self.random.random() < 0.5 else Checker.OTHERS)
-        return Checker.list if IS_EXCLUDED and operation is Checker.add else operation
+        is_refused = IS_EXCLUDED and operation is Checker.add
+        is_refused |= PACKS and self.view == "cache" and operation is Checker.link
+        return Checker.list if is_refused else operation
 
     def run(self):
         stop = os.path.join(self.directory, "stop")
@@ -413,9 +445,20 @@ def verify(view, root, node, wanted):
     check_lines(read_shared(root, "log"), node, wanted["lines"])
 
 
+def check_names(root, of_all):
+    """The cache view has no other files of the checkers. Other programs of a test use other names."""
+    wanted = {name for one in of_all.values() for name in one["files"]}
+    common = {f"two/{name}" for name in ["log", *COUNTERS, *(f"{name}-{node}" for name in ["box", "number"] for node in of_all)]}
+    found = {os.path.relpath(os.path.join(base, name), root) for base, _, names in os.walk(root) for name in names}
+    others = {name for name in found - wanted - common if re.match(r"n\d+-|own-|two/", name)}
+    assert wanted <= found and not others, f"missing {wanted - found}, others {others}"
+
+
 def verify_all(nodes, directory):
     for view, root in VIEWS.items():
         of_all = {node: left(directory, view, node) for node in nodes}
+        if view == "cache":
+            check_names(root, of_all)
         for node, wanted in of_all.items():
             verify(view, root, node, wanted)
         for kind in COUNTERS:

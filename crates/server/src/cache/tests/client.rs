@@ -224,9 +224,26 @@ impl Client {
 
     /// Sends the notifications of the cache view before a rename of a file or directory.
     pub(super) async fn announce_rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        let stat = self.shared.stat(from)?;
-        let inode = (stat.kind == tameike_core::FileKind::File).then(|| stat.inode_id());
+        let inode = self.file_at(from)?;
         let request = CacheRequest::Renamed { inode, from: from.to_vec(), to: to.to_vec() };
+        self.request_coordinators(inode, request).await
+    }
+
+    /// Sends those after a rename.
+    pub(super) async fn end_rename(&self, from: &[u8], to: &[u8], is_renamed: bool) -> Result<()> {
+        let inode = self.file_at(if is_renamed { to } else { from })?;
+        let request = CacheRequest::RenameEnded { inode, from: from.to_vec(), to: to.to_vec(), is_renamed };
+        self.request_coordinators(inode, request).await
+    }
+
+    /// The number of a file, or `None` for a directory.
+    fn file_at(&self, path: &[u8]) -> Result<Option<InodeId>> {
+        let stat = self.shared.stat(path)?;
+        Ok((stat.kind == tameike_core::FileKind::File).then(|| stat.inode_id()))
+    }
+
+    /// Sends a request to the coordinator of a file, or to all.
+    async fn request_coordinators(&self, inode: Option<InodeId>, request: CacheRequest) -> Result<()> {
         for node in self.cluster.nodes().iter() {
             if inode.is_none_or(|inode| self.cluster.primary(self.cluster.inode_home(inode)) == node.id) {
                 self.rpc.call(node.id.into(), Request::Cache(request.clone()), None, None).await?;
@@ -239,7 +256,9 @@ impl Client {
     pub(super) async fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let replaced = self.shared.pin(to).ok();
         self.announce_rename(from, to).await?;
-        self.shared.rename(from, to, tameike_core::wire::meta::RenameMode::Replace)?;
+        let renamed = self.shared.rename(from, to, tameike_core::wire::meta::RenameMode::Replace);
+        self.end_rename(from, to, renamed.is_ok()).await?;
+        renamed?;
         if let Some((stat, _pin)) = replaced {
             self.request(stat.inode_id(), CacheRequest::Removed { inode: stat.inode_id() }).await?;
         }

@@ -92,3 +92,75 @@ fn a_file_that_is_being_renamed_is_found() {
         assert_eq!(gone.errno, Errno::ESTALE);
     });
 }
+
+/// Regression: each old path of a file followed each rename of the last minute, and these paths displaced the one at which the file was. The
+/// receipt reported the file as removed by another program.
+#[test]
+fn files_are_drained_after_many_renames_of_the_directories_above_them() {
+    let bed = Bed::new(36, 2);
+    std::fs::create_dir_all(bed.root.join("a/b/c")).expect("mkdir");
+    let clients = [bed.client(0), bed.client(1)];
+    let path = bed.run(async move {
+        clients[0].create(b"a/b/c/early", b"early").await.expect("write");
+        let mut path = ["a", "b", "c"].map(str::to_owned);
+        for number in 0..60 {
+            let (at, client) = (number * number % 3, &clients[number % 2]);
+            let from = path[..=at].join("/");
+            path[at] = format!("m{number}");
+            client.rename(from.as_bytes(), path[..=at].join("/").as_bytes()).await.expect("renamed");
+            if number == 30 {
+                client.create(&[path.join("/").as_bytes(), b"/late"].concat(), b"late").await.expect("write");
+            }
+        }
+        path.join("/")
+    });
+    let receipt = bed.drain_completely(true);
+    let paths: Vec<_> = receipt.files.iter().map(|file| file.path.clone()).collect();
+    assert_eq!(paths, [format!("{path}/early"), format!("{path}/late")]);
+}
+
+/// Regression: a program that writes each result into a new directory and then renames it lost the later files: their path was displaced by those of
+/// the earlier directories of this name.
+#[test]
+fn files_of_directories_that_have_had_the_same_name_are_drained() {
+    let bed = Bed::new(37, 2);
+    let (client, root) = (bed.client(0), bed.root.clone());
+    bed.run(async move {
+        for number in 0..40 {
+            std::fs::create_dir(root.join("new")).expect("mkdir");
+            client.create(b"new/file", format!("content {number}").as_bytes()).await.expect("write");
+            client.rename(b"new", format!("done-{number}").as_bytes()).await.expect("renamed");
+        }
+    });
+    let receipt = bed.drain_completely(true);
+    assert_eq!(receipt.files.len(), 40);
+    for number in 0..40 {
+        let content = bed.shared_content(&format!("done-{number}/file"));
+        assert_eq!(content, format!("content {number}").as_bytes());
+    }
+}
+
+/// Regression: new paths that failed renames had announced displaced the path of a file.
+#[test]
+fn files_are_drained_after_many_renames_that_fail() {
+    let bed = Bed::new(38, 2);
+    std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
+    let (client, root) = (bed.client(0), bed.root.clone());
+    bed.run(async move {
+        client.create(b"dir/file", b"of dir").await.expect("write");
+        client.create(b"file", b"content").await.expect("write");
+        for number in 0..40 {
+            let full = format!("full-{number}");
+            std::fs::create_dir_all(root.join(&full).join("sub")).expect("mkdir");
+            for from in ["dir", "file"] {
+                client.rename(from.as_bytes(), full.as_bytes()).await.expect_err("it is not empty");
+            }
+        }
+        client.rename(b"dir", b"moved").await.expect("renamed");
+    });
+    let receipt = bed.drain_completely(true);
+    let mut paths: Vec<_> = receipt.files.iter().map(|file| file.path.as_str()).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["file", "moved/file"]);
+    assert_eq!(bed.shared_content("moved/file"), b"of dir");
+}
