@@ -79,6 +79,7 @@ impl Driver {
     /// Has the agents promise the term of this driver, which so takes the volume over from the driver before.
     ///
     /// # Errors
+    /// - `EBUSY` if another driver serves the volume
     /// - `EHOSTDOWN` if most keepers do not promise it
     /// - `EAGAIN` if another driver has changed the record since the survey
     pub(super) fn take_term(&mut self, deadline: Duration) -> Result<()> {
@@ -93,6 +94,7 @@ impl Driver {
                 AgentReply::Promised { keeper: Some(keeper), kept: known } => {
                     kept.insert(keeper, *known);
                 }
+                AgentReply::Failed(fault) if fault.errno == Errno::EBUSY => return Err(fault),
                 AgentReply::Failed(fault) => faults.push(format!("node {node}: {fault}")),
                 _ => {}
             }
