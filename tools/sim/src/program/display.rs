@@ -105,10 +105,7 @@ impl Display for Injection {
             Self::Map(node) => write!(f, "node {node} gets the next home map"),
             Self::Driver => write!(f, "the driver fails"),
             Self::CutDriver { node, milliseconds } => {
-                write!(
-                    f,
-                    "the driver reaches only node {node} for {milliseconds} ms, and the next one only the others"
-                )
+                write!(f, "the driver and node {node} are cut off from the others for {milliseconds} ms")
             }
             Self::Leave(node) => write!(f, "all homes leave node {node}, or it may have homes again"),
             Self::Slow(node, limit) => write!(f, "blocking calls on node {node} take up to {limit} ms"),

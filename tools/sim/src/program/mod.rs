@@ -58,7 +58,7 @@ pub enum Injection {
     Map(usize),
     /// The driver, with the authority of the home map, fails, and another one takes over.
     Driver,
-    /// The driver reaches only this node for this many milliseconds, and another one takes over that reaches only the other nodes.
+    /// The driver and this node are cut off from the others for this many milliseconds, and another driver takes over there.
     CutDriver {
         /// The node.
         node: usize,

@@ -34,7 +34,7 @@ use tameike_core::{Errno, Fault, View};
 /// The views that programs use.
 const VIEWS: [View; 2] = [View::JobShared, View::Cache];
 /// After this time a call counts as hung.
-const CALL_TIME_MAX: Duration = Duration::from_secs(300);
+const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 /// A violation that a run found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -228,7 +228,8 @@ impl Run {
                 self.power_lost |= *power;
                 self.explain(&VIEWS, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
-            Injection::Driver | Injection::CutDriver { .. } => self.was_unreachable = true,
+            Injection::Driver => self.was_unreachable = true,
+            Injection::CutDriver { .. } => (self.has_partitions, self.was_unreachable) = (true, true),
             Injection::Partition { .. } if self.world.replicas() > 1 => {
                 (self.has_partitions, self.was_unreachable) = (true, true);
             }

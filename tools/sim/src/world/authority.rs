@@ -7,7 +7,7 @@ use super::{Canary, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_agent::authority::Authority;
+use tameike_agent::authority::{Authority, TAKEOVER_TIME};
 use tameike_agent::control::LeaseMessage;
 use tameike_agent::keepers::{Found, Keeper, Keepers, Keeping, Kept, KeptRecord, Term, find};
 use tameike_core::limits::MAP_LEASE_INTERVAL;
@@ -45,6 +45,8 @@ pub(super) struct Drivers {
     last_term: Term,
     /// Drivers send leases.
     has_leases: bool,
+    /// The nodes that new drivers reach, if not all.
+    reached: Option<BTreeSet<usize>>,
     /// The nodes that were excluded, and that no one has asked for yet.
     excluded: BTreeSet<usize>,
 }
@@ -100,20 +102,14 @@ impl World {
         Keepers::choose(&nodes, &stores, |node| !map.excludes(node))
     }
 
-    /// The keepers that a driver must hear to grant leases.
-    fn heard_keepers(&self, keeping: &Keeping) -> Keepers {
-        match self.config.canary {
-            Some(Canary::StaleDriver) => Keepers::default(),
-            _ => keeping.keepers().clone(),
-        }
-    }
-
     fn authority(&self, term: Term, map: HomeMap, promised: &[Keeper], asked: Duration) -> Authority {
         let (nodes, now) = (self.cluster.nodes(), self.runtime().clock.monotonic());
         let replicas = self.cluster.replicas() as u32;
-        Authority::new(map, nodes.iter().map(|info| info.id), now)
-            .repairing(replicas, &nodes)
-            .taking_over(term, promised, asked, now)
+        let authority =
+            Authority::new(map, nodes.iter().map(|info| info.id), now).repairing(replicas, &nodes);
+        let is_hasty = self.config.canary == Some(Canary::HastyDriver);
+        let since = if is_hasty { now.saturating_sub(TAKEOVER_TIME) } else { now };
+        authority.taking_over(term, promised, asked, since)
     }
 
     /// Begins to grant leases, before all agents are started: no other driver runs.
@@ -131,7 +127,7 @@ impl World {
                 let _ = kept.keep(record.clone()) && keeping.kept(*keeper, record.version);
             }
             let mut authority = self.authority(term, map.clone(), &all, now);
-            authority.set_keepers(self.heard_keepers(&keeping));
+            authority.set_keepers(keeping.keepers().clone());
             let (promises, decides, reaches) = Default::default();
             let (authority, keeping) = (Some(authority), Some(keeping));
             drivers
@@ -194,7 +190,7 @@ impl World {
         self.with_drivers(|drivers| std::mem::replace(&mut drivers.excluded, now)).unwrap_or_default()
     }
 
-    /// The current driver fails. Or it reaches only one node for a time, and the next one reaches only the others.
+    /// The current driver fails. Or it and one node are cut off from the others for a time, and from the next driver.
     pub fn fail_driver(self: &Arc<Self>, alone: Option<(usize, Duration)>) {
         if self.keepers(&self.map()).is_empty() || !self.has_leases() {
             return;
@@ -209,7 +205,16 @@ impl World {
         });
         let Some(Some(Term(term))) = failed else { return };
         log::info!("driver {term} fails: {alone:?}");
-        let others = alone.map(|(node, _)| (0..self.count()).filter(|other| *other != node).collect());
+        if let Some((node, _)) = alone {
+            for other in (0..self.count()).filter(|other| *other != node) {
+                self.network.cut(NodeId(node as u32), NodeId(other as u32));
+                self.network.cut(NodeId(other as u32), NodeId(node as u32));
+            }
+        }
+        if let Some((node, _)) = alone {
+            let others = (0..self.count()).filter(|other| *other != node).collect();
+            self.with_drivers(|drivers| drivers.reached = Some(others));
+        }
         let wait = Duration::from_nanos(self.simulation.draw(NEXT_DRIVER_MAX.as_nanos() as u64));
         let (world, runtime) = (Arc::downgrade(self), self.runtime());
         self.runtime().spawn(async move {
@@ -217,7 +222,7 @@ impl World {
             let Some(world) = world.upgrade() else { return };
             // All agents may have been restarted meanwhile.
             if world.with_drivers(|drivers| drivers.last_term.0 == term) == Some(true) {
-                world.begin_driver(others);
+                world.begin_driver();
             }
         });
         if let Some((_, time)) = alone {
@@ -225,16 +230,23 @@ impl World {
             self.runtime().spawn(async move {
                 runtime.sleep(time).await;
                 if let Some(world) = world.upgrade() {
+                    world.network.heal();
                     world.reach_all();
                 }
             });
         }
     }
 
+    /// Number of drivers so far.
+    pub fn drivers(&self) -> u64 {
+        self.with_drivers(|drivers| drivers.last_term.0).unwrap_or(0)
+    }
+
     /// Lets all drivers reach all nodes, over new connections.
     pub fn reach_all(&self) {
         let is_up: Vec<_> = (0..self.count()).map(|node| self.is_up(node)).collect();
         self.with_drivers(|drivers| {
+            drivers.reached = None;
             for driver in drivers.running.values_mut() {
                 let Some(reached) = driver.reaches.take() else { continue };
                 let Some(authority) = &mut driver.authority else { continue };
@@ -245,11 +257,12 @@ impl World {
     }
 
     /// The next driver asks all nodes for their promise, again and again until most keepers give it.
-    fn begin_driver(self: &Arc<Self>, reaches: Option<BTreeSet<usize>>) {
+    fn begin_driver(self: &Arc<Self>) {
         let (map, asked) = (self.map(), self.runtime().clock.monotonic());
         let begun = self.with_drivers(|drivers| {
             drivers.last_term.0 += 1;
             let (authority, keeping, promises, decides) = Default::default();
+            let reaches = drivers.reached.clone();
             let driver = Driver { authority, keeping, map, promises, asked, decides, reaches };
             drivers.running.insert(drivers.last_term, driver);
             drivers.last_term
@@ -273,14 +286,12 @@ impl World {
         self.runtime().spawn(async move {
             runtime.sleep(TAKEOVER_LIMIT).await;
             let Some(world) = world.upgrade() else { return };
-            let failed = world.with_drivers(|drivers| {
-                let driver = drivers.running.get(&term).filter(|driver| driver.authority.is_none())?;
-                let reaches = driver.reaches.clone();
-                drivers.running.remove(&term);
-                Some(reaches)
+            let has_failed = world.with_drivers(|drivers| {
+                let waits = drivers.running.get(&term).is_some_and(|driver| driver.authority.is_none());
+                waits && drivers.running.remove(&term).is_some()
             });
-            if let Some(Some(reaches)) = failed {
-                world.begin_driver(reaches);
+            if has_failed == Some(true) {
+                world.begin_driver();
             }
         });
     }
@@ -337,7 +348,7 @@ impl World {
                 let promised: Vec<_> = driver.promises.keys().copied().collect();
                 driver.authority = Some(self.authority(term, driver.map.clone(), &promised, driver.asked));
             }
-            let keepers = self.heard_keepers(driver.keeping.as_ref()?);
+            let keepers = driver.keeping.as_ref()?.keepers().clone();
             driver.authority.as_mut()?.set_keepers(keepers);
             Some(begins)
         });

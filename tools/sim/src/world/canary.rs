@@ -71,8 +71,8 @@ pub enum Canary {
     EmptyReclaim,
     /// A node serves homes without the lease of the home map.
     EndlessLease,
-    /// A driver grants leases although it hears too few keepers.
-    StaleDriver,
+    /// A driver that takes over does not wait until the leases of the one before have ended.
+    HastyDriver,
     /// Primaries do not keep the results of calls.
     ForgottenCall,
 }
@@ -94,6 +94,11 @@ impl Canary {
             Self::ForgottenCall,
         ];
         of_replicas.contains(&self)
+    }
+
+    /// Returns true if random programs do not detect it: a test of leases does.
+    pub fn is_of_leases(self) -> bool {
+        self == Self::HastyDriver
     }
 
     /// Returns true if only programs on shared memory regions can detect it.

@@ -115,6 +115,7 @@ impl World {
             node: assembled,
             cluster,
             rpc,
+            lease,
             attached,
             memory,
             withheld,

@@ -46,8 +46,8 @@ use tameike_agent::{Memory, Node, Services, Views};
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::{Cluster, Errno, HomeId, JobId, NodeId, NodeInfo, Result, View};
-use tameike_fabric::Rpc;
 use tameike_fabric::simulated::{NetworkFaults, SimulatedNetwork};
+use tameike_fabric::{MapLease, Rpc};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Runtime};
@@ -64,6 +64,7 @@ struct Running {
     /// The nodes as this agent knows them, with its home map.
     cluster: Arc<Cluster>,
     rpc: Arc<dyn Rpc>,
+    lease: Arc<MapLease>,
     attached: Arc<Attached>,
     memory: Memory,
     /// Frames withheld to make its pools smaller.
@@ -251,6 +252,15 @@ impl World {
     /// Returns true if the agent of a node is up.
     pub fn is_up(&self, node: usize) -> bool {
         self.state.lock().sites[node].running.is_some()
+    }
+
+    /// The homes that a node serves now, as it believes.
+    pub fn served(&self, node: usize) -> Vec<HomeId> {
+        let state = self.state.lock();
+        let Some(running) = state.sites[node].running.as_ref().filter(|one| one.lease.is_valid()) else {
+            return Vec::new();
+        };
+        running.cluster.map().served_by(NodeId(node as u32)).collect()
     }
 
     /// Gives the next home map to a node that is up. All homes stay where they are.

@@ -2,6 +2,7 @@
 
 use super::programs::{CLOSE, FSYNC, cached, call, on_cluster, open, opened, passes_on, read, write};
 use futures_util::future::{BoxFuture, join};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_client::vfs::{Content, FileNumber, HandleNumber, Inodes, Names, OpenFiles, OpenMode};
@@ -10,7 +11,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, NodeId, Result, UnitId, View};
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::program::{Action, Injection, Step};
-use tameike_sim::world::{World, WorldConfig};
+use tameike_sim::world::{Canary, World, WorldConfig};
 
 /// S10d.
 #[test]
@@ -169,6 +170,41 @@ fn homes_of_a_node_that_is_cut_off_move_soon() {
     times.sort();
     println!("{:?} to {:?}, median {:?}", times[0], times[times.len() - 1], times[times.len() / 2]);
     assert!(times.iter().all(|time| *time <= TAKEOVER_MAX), "{times:?}");
+}
+
+/// How often two nodes serve a home at the same time, while drivers fail and are cut off, and how often another driver has taken over.
+fn double_primaries(canary: Option<Canary>) -> (usize, u64) {
+    let (mut double, mut drivers) = (0, 0);
+    for seed in 0..10 {
+        let config = WorldConfig {
+            replicas: 2,
+            has_keepers: true,
+            canary,
+            ..WorldConfig::plain(seed, 3 + seed as usize % 3)
+        };
+        on_cluster(config, async |at| {
+            for alone in [None, Some((2, Duration::from_secs(8))), None] {
+                at.fail_driver(alone);
+                for _ in 0..300 {
+                    at.runtime().sleep(Duration::from_millis(40)).await;
+                    let served: Vec<_> = (0..at.count()).flat_map(|node| at.served(node)).collect();
+                    double += usize::from(served.len() > BTreeSet::from_iter(&served).len());
+                }
+                assert_eq!(at.map().excluded(), [], "it is readmitted");
+            }
+            drivers += at.drivers();
+        });
+    }
+    (double, drivers)
+}
+
+/// S58c.
+#[test]
+fn two_nodes_never_serve_a_home_when_drivers_are_cut_off() {
+    let (double, drivers) = double_primaries(None);
+    assert_eq!(double, 0);
+    assert!(drivers >= 40, "{drivers} drivers");
+    assert!(double_primaries(Some(Canary::HastyDriver)).0 > 0, "a hasty driver is not detected");
 }
 
 /// Regression: the calls failed with EHOSTDOWN as soon as the node had the map of its own exclusion.
