@@ -11,6 +11,7 @@ use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
     CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, NodeRecord, Progress, Secret, Undrained,
 };
+use tameike_agent::keepers::{Keeper, Keepers, Keeping, KeptRecord, Term};
 use tameike_core::changes::{Change, Changes, Content, NumberedChange};
 use tameike_core::patch::{Difference, PAGE_SIZE, PatchWriter, RECORD_SIZE_MAX};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
@@ -21,7 +22,8 @@ use tameike_core::wire::codec;
 use tameike_core::wire::endpoint::{Endpoint, TOKEN_SIZE};
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
 use tameike_core::{
-    CoreSet, FileKind, Generation, HomeId, InodeId, JobId, Layout, MapEpoch, NodeId, Timestamp, View,
+    CoreSet, FileKind, Generation, HomeId, InodeId, JobId, Layout, MapEpoch, NodeId, NodeInfo, Timestamp,
+    View,
 };
 use tameike_store::fuzz::MemoryTable;
 use tameike_store::meta::record::Share;
@@ -355,20 +357,12 @@ fn lines() -> Vec<Seed> {
     vec![
         line("control", "start", &start),
         line("control", "drain", &AgentCommand { id: 7, request: AgentRequest::Drain { verify: true } }),
+        line("control", "stop", &stop()),
+        line("control", "ready", &answer(ready())),
         line(
             "control",
-            "stop",
-            &AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true, discard: false } },
-        ),
-        line(
-            "control",
-            "ready",
-            &answer(AgentReply::Ready {
-                node: node(),
-                address: "a:1".to_owned(),
-                keeper: None,
-                running: None,
-            }),
+            "keep",
+            &AgentCommand { id: 9, request: AgentRequest::Keep(Box::new(kept_record())) },
         ),
         line("control", "receipt", &answer(AgentReply::Receipt(receipt.clone()))),
         line("control", "changes", &answer(AgentReply::Changes(changes()))),
@@ -379,6 +373,26 @@ fn lines() -> Vec<Seed> {
         line("records", "node", &state),
         line("records", "owner", &owner),
     ]
+}
+
+fn stop() -> AgentCommand {
+    AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true, discard: false } }
+}
+
+fn ready() -> AgentReply {
+    let keeper = Some(Keeper { node: NodeId(1), store: u64::MAX });
+    AgentReply::Ready { node: node(), address: "a:1".to_owned(), keeper, running: Some(Secret([7; 32])) }
+}
+
+fn kept_record() -> KeptRecord<String> {
+    let info = |id: u32| {
+        let (host, address) = (format!("host{id}"), String::new());
+        NodeInfo { id: NodeId(id), host, address, group: 0, device: true }
+    };
+    let stores = (0..3).map(|id| (NodeId(id), u64::from(id))).collect();
+    let mut keeping = Keeping::new(Term(7));
+    keeping.begin(Keepers::choose(&[0, 1, 2].map(info), &stores, |_| true));
+    keeping.record("{}".to_owned())
 }
 
 /// One change of each kind.

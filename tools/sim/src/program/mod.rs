@@ -133,7 +133,7 @@ impl Program {
             let world = &mut self.world;
             let count = world.devices.len().max(replicas as usize);
             world.replicas = replicas;
-            world.has_keepers = count > 2 && world.seed % 2 == 0;
+            world.has_keepers = count > 2 && world.seed.is_multiple_of(2);
             // Two of three keepers are most.
             let fewest = if world.has_keepers { 2 } else { 1 };
             let drivers_fail = world.has_keepers;
