@@ -469,6 +469,15 @@ pub struct StorePlace {
     pub node: u32,
 }
 
+impl StorePlace {
+    /// The words of a command about the store, for `tameike` on its host.
+    pub fn words(&self, action: &str) -> [OsString; 7] {
+        let Self { dir, volume, node } = self;
+        let node = node.to_string().into();
+        [action.into(), "--dir".into(), dir.into(), "--volume".into(), volume.into(), "--node".into(), node]
+    }
+}
+
 /// `tameike enter`
 #[derive(Debug, Args)]
 pub struct EnterArguments {

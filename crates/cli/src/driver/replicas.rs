@@ -59,7 +59,7 @@ impl Driver {
             authority = authority.repairing(self.record.plan.replicas, infos);
         }
         for &node in self.lost.keys() {
-            match self.volume.as_ref().is_some_and(|volume| volume.succession.may_have(node)) {
+            match self.volume.as_ref().is_some_and(|volume| volume.succession.may_run(node)) {
                 true => authority.hung_up(NodeId(node)),
                 false => authority.ended(NodeId(node)),
             }
@@ -123,7 +123,7 @@ impl Driver {
     /// Notes that the agent of a node has ended, or that the connection to it has.
     pub(super) fn take_lost_member(&mut self, node: u32) {
         // Only the ssh to another host has certainly ended.
-        let may_run = self.may_run_still(node);
+        let may_run = self.lose_connection(node);
         let Some(leases) = &mut self.leases else { return };
         if may_run {
             leases.authority.hung_up(NodeId(node));

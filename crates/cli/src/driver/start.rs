@@ -308,7 +308,7 @@ impl Driver {
             let has_ended = matches!(&answer, Some(AgentReply::Failed(fault)) if fault.errno == Errno::ESRCH);
             if let Some(volume) = self.volume.as_mut().filter(|volume| volume.succession.adopts && !has_ended)
             {
-                volume.succession.may_run(node);
+                volume.succession.reconnect(node);
             }
             let how = match answer {
                 Some(AgentReply::Failed(fault)) => fault.to_string(),

@@ -65,12 +65,12 @@ impl Succession {
     }
 
     /// Whether the agent of a lost node may run still.
-    pub(super) fn may_have(&self, node: u32) -> bool {
+    pub(super) fn may_run(&self, node: u32) -> bool {
         self.may_run.contains_key(&node)
     }
 
-    /// Notes that the agent of a lost node may run still.
-    pub(super) fn may_run(&mut self, node: u32) {
+    /// Has the driver connect to the agent of a lost node again, which may run still.
+    pub(super) fn reconnect(&mut self, node: u32) {
         self.may_run.insert(node, monotonic() + RECONNECT_PAUSE);
     }
 }
@@ -227,7 +227,7 @@ impl Driver {
     }
 
     /// Notes that the connection to an agent has ended. Returns true if the agent may run still.
-    pub(super) fn may_run_still(&mut self, node: u32) -> bool {
+    pub(super) fn lose_connection(&mut self, node: u32) -> bool {
         let is_here = self.record.plan.nodes[node as usize].is_here();
         let process = self.record.nodes.iter().find(|record| record.node == NodeId(node));
         let process = process.map(|record| ProcessId { pid: record.pid, start: record.pid_start });
@@ -236,7 +236,7 @@ impl Driver {
         let may_run = volume.succession.term().is_some()
             && if is_here { process.is_some_and(|process| process.is_alive()) } else { true };
         if may_run {
-            volume.succession.may_run(node);
+            volume.succession.reconnect(node);
         }
         may_run || !is_here
     }
@@ -283,7 +283,7 @@ impl Driver {
         if let Some(volume) = &mut self.volume
             && volume.succession.connecting.remove(&node)
         {
-            volume.succession.may_run(node);
+            volume.succession.reconnect(node);
         }
     }
 
@@ -291,8 +291,10 @@ impl Driver {
     pub(super) fn take_connected(&mut self, node: u32, reply: AgentReply) -> Option<Notice> {
         let Some(volume) = &mut self.volume else { return None };
         match reply {
-            AgentReply::Ready { node: record, address, running: Some(_), .. } => {
+            AgentReply::Ready { node: record, address, keeper, running: Some(_) } => {
                 volume.succession.connecting.remove(&node);
+                // It may not have promised the term when the driver took over.
+                keeper.into_iter().for_each(|keeper| self.take_store(keeper));
                 self.lost.remove(&node);
                 self.left.remove(&node);
                 self.record.nodes.retain(|other| other.node != record.node);

@@ -6,7 +6,6 @@ use crate::place::volume::{VolumeLock, VolumeRecord};
 use crate::place::volume_store;
 use crate::report;
 use crate::settings::volume::{VolumeId, VolumeName};
-use std::ffi::OsString;
 use std::process::Stdio;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
@@ -79,16 +78,7 @@ fn remove_here(place: &StorePlace) -> Result<()> {
 
 fn remove_there(record: &VolumeRecord, place: &StorePlace) -> Result<()> {
     let (job, host) = (&record.job, &record.job.plan.nodes[place.node as usize]);
-    let StorePlace { dir, volume, node } = place;
-    let words: [OsString; 7] = [
-        "remove-store".into(),
-        "--dir".into(),
-        dir.into(),
-        "--volume".into(),
-        volume.into(),
-        "--node".into(),
-        node.to_string().into(),
-    ];
+    let words = place.words("remove-store");
     let failed = |error| Fault::from_os(format_args!("running {}", job.plan.ssh[0]), &error);
     let output = over_ssh(job, host, &words, false).stdin(Stdio::null()).output().map_err(failed)?;
     if output.status.success() {

@@ -7,9 +7,8 @@ use crate::place::volume::VolumeRecord;
 use crate::place::volume_store::StoreLabel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use tameike_agent::keepers::{Found, Keeper, Kept, RecordVersion, Term, find};
@@ -159,29 +158,18 @@ fn begin(record: &VolumeRecord, node: u32, answers: &Answers) -> Result<Option<C
         drop(answers.send((node, survey_here(&place))));
         return Ok(None);
     }
-    let StorePlace { dir, volume, .. } = &place;
-    let words: [OsString; 7] = [
-        "survey-store".into(),
-        "--dir".into(),
-        dir.into(),
-        "--volume".into(),
-        volume.into(),
-        "--node".into(),
-        node.to_string().into(),
-    ];
-    let mut command: Command = over_ssh(&record.job, host, &words, false);
+    let mut command = over_ssh(&record.job, host, &place.words("survey-store"), false);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = detach(&mut command)
         .spawn()
         .map_err(|error| Fault::from_os(format_args!("running {}", plan.ssh[0]), &error))?;
     let (output, errors) = (child.stdout.take(), child.stderr.take());
-    let dir = dir.clone();
     start_thread("survey", move || {
         let text = output.map(std::io::read_to_string).transpose().unwrap_or_default().unwrap_or_default();
         let messages =
             errors.map(std::io::read_to_string).transpose().unwrap_or_default().unwrap_or_default();
         // The survey may have ended.
-        let _ = answers.send((node, parse(&text, &messages, &dir)));
+        let _ = answers.send((node, parse(&text, &messages, &place.dir)));
     })?;
     Ok(Some(child))
 }

@@ -135,6 +135,31 @@ fn a_driver_that_was_stopped_leaves_the_volume_to_the_next_one() {
 
 /// S58a.
 #[test]
+fn a_driver_connects_again_to_an_agent_after_its_connection_broke() {
+    let Some(volume) = Volume::start("broken", "3", "2") else { return };
+    let mut writer = Writer::start(&volume);
+    let first = volume.driver();
+    assert!(signal(first, "KILL"));
+    let driver = next_driver(&volume, first);
+    // Its children pass lines on between it and the agents.
+    let connections = || {
+        let text = fs::read_to_string(format!("/proc/{driver}/task/{driver}/children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+    };
+    let before = wait_for("the connections", || Some(connections()).filter(|found| found.len() == 3));
+    assert!(signal(before[2], "KILL"));
+    wait_for("the next connection", || {
+        let now = connections();
+        (now.len() == 3 && !now.contains(&before[2])).then_some(())
+    });
+    writer.await_more();
+    writer.end(&volume);
+    volume.check_copies();
+    volume.end();
+}
+
+/// S58a.
+#[test]
 fn the_driver_of_a_volume_on_one_node_is_started_by_hand() {
     let Some(volume) = Volume::start("alone", "1", "1") else { return };
     let mut writer = Writer::start(&volume);
