@@ -7,6 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A volume of one node or several, which runs.
 pub struct Volume {
@@ -30,7 +31,10 @@ impl Volume {
             eprintln!("not root: cannot act as another user");
             return None;
         }
-        let volume = Self { site: Site::new(), name: format!("{name}-{}", std::process::id()) };
+        // Agents of all tests that run on this host have sockets with names of volumes.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let volume = Self { site: Site::new(), name: format!("{name}-{}-{number}", std::process::id()) };
         // The other user finds the program and the mount point.
         fs::set_permissions(volume.directory(), Permissions::from_mode(0o755)).expect("ours");
         let copied = Command::new("cp").arg(binary()).arg(volume.directory().join("tameike")).status();
