@@ -72,7 +72,7 @@ pub enum MapChange {
 /// One of two nodes has reported the other as unreachable.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// When.
+    /// Time of the first report.
     since: Duration,
     /// The last messages to both at that time.
     asked: [u64; 2],
