@@ -10,7 +10,7 @@ use crate::files::{FileLine, FileSelection};
 use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
-use crate::packing::{self, Packing, Plain};
+use crate::packing::{self, OfNode, Packing, Plain};
 use crate::ring::Ring;
 use crate::storage::{self, OnDamage};
 use crate::views::{LocalFiles, Views};
@@ -84,12 +84,12 @@ impl Agent {
     }
 
     /// Opens the shared directory with its packed files, if the job has one.
-    fn packed(&self, cluster: &Cluster) -> Result<Option<&Packing>> {
+    fn packed(&self, cluster: &Arc<Cluster>) -> Result<Option<&Packing>> {
         let (Some(dir), Some(plain)) = (&self.start.shared_dir, &self.shared) else { return Ok(None) };
-        let (runtime, rpc) = (self.system.runtime(), self.rpc());
-        let (device, aggregate) = (self.device_dir(), self.start.aggregate);
+        let (runtime, rpc, lease) = (self.system.runtime(), self.rpc(), &self.lease);
+        let of_node = OfNode { runtime, cluster, rpc, lease, device_dir: self.device_dir() };
         let plain = Plain { dir, tree: plain.clone(), change_log: self.change_log.clone() };
-        let packing = Packing::open(plain, device, aggregate, runtime, cluster, rpc)?;
+        let packing = Packing::open(plain, self.start.aggregate, of_node)?;
         Ok(Some(self.packing.get_or_init(|| packing)))
     }
 
@@ -451,7 +451,13 @@ impl AgentControl for Agent {
         self.begin(async move { check.run().await }).recv().map_err(|_| stopped())
     }
 
-    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
+    fn stop(
+        &self,
+        grace: Duration,
+        drained: bool,
+        packer: Option<NodeId>,
+        stopping: &mut dyn FnMut(),
+    ) -> Result<Undrained> {
         if let Some(attachments) = self.attachments.get() {
             attachments.stop();
         }
@@ -462,7 +468,8 @@ impl AgentControl for Agent {
             self.fabric.close();
             return Ok(Undrained::default());
         };
-        let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained, stopping));
+        let packing = self.packing.get();
+        let packed = packing.map_or(Ok(()), |packing| packing.finish(drained, packer, stopping));
         let runtime = self.system.runtime().clone();
         // Other agents, which may have copies, stop as well.
         let sync = store.ledger.sync_own(true);

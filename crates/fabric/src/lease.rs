@@ -39,9 +39,9 @@ pub struct MapLease {
 }
 
 /// A change of the shared file system, until dropped.
-struct Changing<'a>(&'a MapLease);
+pub struct Changing(Arc<MapLease>);
 
-impl Drop for Changing<'_> {
+impl Drop for Changing {
     fn drop(&mut self) {
         self.0.changing.fetch_sub(1, Ordering::SeqCst);
     }
@@ -119,21 +119,14 @@ impl MapLease {
     ) -> Result<T> {
         let mut job = job;
         loop {
-            if !self.is_valid() {
-                self.wait_valid(runtime.sleep(MAP_LEASE)).await;
-            }
-            if !self.is_valid() {
-                let problem = "this node has no lease of the home map, so another one may serve the file";
-                return Err(Fault::new(Errno::EHOSTDOWN, problem));
-            }
+            self.wait_to_change(runtime).await?;
             let (own, serves) = (self.clone(), serves.clone());
             let attempt = move || {
-                let _changing = own.begin_change();
                 // It may have been revoked since.
-                match own.is_valid() {
-                    true if serves() => Ok(job()),
-                    true => Ok(Err(Errno::EREMCHG.into())),
-                    false => Err(job),
+                match own.try_begin(serves) {
+                    Ok(Some(_changing)) => Ok(job()),
+                    Ok(None) => Err(job),
+                    Err(fault) => Ok(Err(fault)),
                 }
             };
             match runtime.block(attempt).await {
@@ -143,11 +136,41 @@ impl MapLease {
         }
     }
 
-    fn begin_change(&self) -> Changing<'_> {
+    /// Begins a change of the shared file system for homes on a thread that may block; as [`Self::block`].
+    ///
+    /// # Errors
+    /// Those of [`Self::block`].
+    pub async fn begin(self: &Arc<Self>, runtime: &Runtime, serves: impl Fn() -> bool) -> Result<Changing> {
+        loop {
+            if let Some(changing) = self.try_begin(&serves)? {
+                return Ok(changing);
+            }
+            self.wait_to_change(runtime).await?;
+        }
+    }
+
+    async fn wait_to_change(&self, runtime: &Runtime) -> Result<()> {
+        if !self.is_valid() {
+            self.wait_valid(runtime.sleep(MAP_LEASE)).await;
+        }
+        if !self.is_valid() {
+            let problem = "this node has no lease of the home map, so another one may serve the file";
+            return Err(Fault::new(Errno::EHOSTDOWN, problem));
+        }
+        Ok(())
+    }
+
+    /// Begins a change; `None` without the lease.
+    fn try_begin(self: &Arc<Self>, serves: impl Fn() -> bool) -> Result<Option<Changing>> {
         self.changing.fetch_add(1, Ordering::SeqCst);
+        let changing = Changing(self.clone());
         // The lease is read after that, and `revoke` ends it before the number is read.
         fence(Ordering::SeqCst);
-        Changing(self)
+        match self.is_valid() {
+            true if serves() => Ok(Some(changing)),
+            true => Err(Errno::EREMCHG.into()),
+            false => Ok(None),
+        }
     }
 
     /// Whether a change of the shared file system runs that began under the lease.

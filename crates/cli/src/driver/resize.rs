@@ -257,7 +257,7 @@ impl Driver {
         let grace_ms = self.record.plan.grace_s.saturating_mul(1000);
         let homes = self.leases.as_ref().map_or(0, |leases| leases.authority.homes_on(NodeId(node)));
         let keeps_store = self.volume.is_some() && homes > 0;
-        let stop = AgentRequest::Stop { grace_ms, keep: false, discard: !keeps_store };
+        let stop = AgentRequest::Stop { grace_ms, keep: false, discard: !keeps_store, packer: None };
         let answers = self.ask_some(&stop, None, |asked| asked == node);
         Step::Stopping { node, answers, keeps_store }
     }

@@ -22,6 +22,7 @@ use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::lock::FileLock;
 use tameike_core::wire::meta::Opener;
+use tameike_core::wire::pack::PackRequest;
 use tameike_core::wire::reclaim::{OpenFile, Reclaim, Reclaimed};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Cluster, HomeId, HomeMap, InodeId, MapEpoch, NodeId, Result};
@@ -398,11 +399,14 @@ pub fn is_served_by_primaries(request: &Request) -> bool {
         Request::Unit(UnitRequest::WaitForSpace { .. })
         | Request::Admin(_)
         | Request::Client(_)
-        | Request::Pack(_)
+        | Request::Pack(PackRequest::Keep(_))
         | Request::Replica(_)
         | Request::Reclaim(_) => false,
-        Request::Meta(_) | Request::Unit(_) | Request::Cache(_) | Request::Lock(_) | Request::Region(_) => {
-            true
-        }
+        Request::Meta(_)
+        | Request::Unit(_)
+        | Request::Cache(_)
+        | Request::Lock(_)
+        | Request::Pack(_)
+        | Request::Region(_) => true,
     }
 }
