@@ -190,11 +190,6 @@ impl Driver {
                     "node 0 runs the command of the job, or is that of its driver: it cannot leave",
                 ));
             }
-            let packs =
-                plan.shared_dir.is_some() && plan.nodes[..node as usize].iter().all(|host| !host.device);
-            if packs {
-                return Err(invalid(format!("node {node} is the packer of small files: it cannot leave")));
-            }
             if let Some(fault) = self.absence(node).filter(|_| !self.may_leave_failed(node, for_good)) {
                 return Err(fault.context(format_args!("node {node}")));
             }
