@@ -145,3 +145,104 @@ pub fn keep(dir: &dyn SharedFs, part: &KeptPart) -> Result<()> {
     truncate.map_or(Ok(()), |size| file.truncate(size))?;
     if bytes.is_empty() { Ok(()) } else { file.write_at(bytes, *offset) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use tameike_core::{Cluster, JobId, NodeInfo};
+    use tameike_fabric::{Answer, CallFuture, MapLease};
+    use tameike_io::os::system::System;
+    use tameike_io::shared::{Hooked, PosixTree};
+    use tameike_io::{Frame, Payload};
+    use tempfile::TempDir;
+
+    /// Backups that do not answer every seventh call.
+    struct Backups {
+        devices: BTreeMap<NodeId, (TempDir, PosixTree)>,
+        calls: Mutex<u64>,
+    }
+
+    impl Rpc for Backups {
+        fn local(&self) -> NodeId {
+            NodeId(0)
+        }
+
+        fn call(
+            &self,
+            to: Destination,
+            request: Request,
+            _: Option<Payload>,
+            _: Option<Frame>,
+        ) -> CallFuture {
+            let Destination::Primary(node, _) = to else { unreachable!("a backup") };
+            let Request::Pack(PackRequest::Keep(part)) = request else { unreachable!("a part") };
+            let mut calls = self.calls.lock();
+            *calls += 1;
+            let kept = match *calls % 7 {
+                0 => Err(Errno::EHOSTDOWN.into()),
+                _ => keep(&self.devices[&node].1, &part),
+            };
+            let answer = kept.map(|()| Answer { reply: Reply::Pack(PackReply::Done), payload: None });
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    fn tree() -> (TempDir, PosixTree) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let tree = PosixTree::open(dir.path()).expect("a tree");
+        (dir, tree)
+    }
+
+    fn content(dir: &TempDir) -> BTreeMap<String, Vec<u8>> {
+        let files =
+            std::fs::read_dir(dir.path()).expect("a directory").map(|file| file.expect("a file").path());
+        let named =
+            files.map(|path| (path.file_name().expect("a name").to_string_lossy().into_owned(), path));
+        named.map(|(name, path)| (name, std::fs::read(path).expect("read"))).collect()
+    }
+
+    #[test]
+    fn backups_have_each_write_and_new_ones_all_before() {
+        let system = System::start(1).expect("a thread");
+        let node = |id| NodeInfo {
+            id: NodeId(id),
+            host: format!("host{id}"),
+            address: String::new(),
+            group: 0,
+            device: true,
+        };
+        let job = JobId::new("job").expect("a name");
+        let cluster = Arc::new(Cluster::new(job, (0..3).map(node).collect(), 2).expect("enough nodes"));
+        let (runtime, first) = (system.runtime().clone(), cluster.map().backups(PACKER_HOME)[0]);
+        let lease = MapLease::new(runtime.clock.clone());
+        let parts = TenureParts { runtime, cluster: cluster.clone(), node: NodeId(0), lease };
+        let devices = [1, 2].map(|node| (NodeId(node), tree())).into();
+        let backups = Arc::new(Backups { devices, calls: Mutex::new(0) });
+        let (own, tree) = tree();
+        let tree: Arc<dyn SharedFs> = Arc::new(tree);
+        let kept = KeptFiles::new(parts, backups.clone(), tree.clone());
+        let hooked = Hooked::new(tree, kept.clone());
+        let of = |node: NodeId| content(&backups.devices[&node].0);
+        let file = hooked.create(DEVICE_FILES[0], 0o600).expect("created");
+        file.write_at(b"before the others have joined", 0).expect("written");
+        assert!(of(first).is_empty());
+        kept.set_sending(true);
+        let is_kept =
+            |node: NodeId| content(&own).into_iter().all(|(name, bytes)| of(node).get(&name) == Some(&bytes));
+        file.write_at(&vec![7; 3 * PACKED_BYTES_MAX / 2], 5).expect("written");
+        hooked.create(DEVICE_FILES[2], 0o600).expect("created").write_at(b"12345678", 0).expect("written");
+        assert!(is_kept(first));
+        file.truncate(9).expect("truncated");
+        assert!(is_kept(first));
+        let other = NodeId(3 - first.0);
+        assert!(of(other).is_empty());
+        assert!(cluster.replace_map(cluster.map().copying(PACKER_HOME, other)));
+        kept.send(&[]).expect("sent");
+        assert!(is_kept(other));
+        assert!(cluster.replace_map(cluster.map().excluding(NodeId(0))));
+        assert_eq!(file.write_at(b"late", 0).err().map(|fault| fault.errno), Some(Errno::EREMCHG));
+        let unknown = KeptPart { name: b"table".to_vec(), truncate: None, offset: 0, bytes: Vec::new() };
+        assert!(keep(&backups.devices[&other].1, &unknown).is_err_and(|fault| fault.errno == Errno::EPROTO));
+    }
+}
