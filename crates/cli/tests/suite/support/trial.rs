@@ -25,6 +25,11 @@ impl Checkers {
         Self { seed, writers, directory, packs: false }
     }
 
+    /// The job packs the files of the cache view.
+    pub fn with_packed_files(self) -> Self {
+        Self { packs: true, ..self }
+    }
+
     fn nodes(&self, separator: &str) -> String {
         self.writers.iter().map(u32::to_string).collect::<Vec<_>>().join(separator)
     }
@@ -123,7 +128,7 @@ impl Trial {
 
     /// Has the job pack the files of the cache view.
     pub fn with_packed_files(mut self) -> Self {
-        self.checkers.packs = true;
+        self.checkers = self.checkers.with_packed_files();
         self
     }
 
