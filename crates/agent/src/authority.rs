@@ -28,6 +28,10 @@ const TICK_GAP_MAX: Duration = Duration::from_millis(750);
 /// Time without an answer after which a node may have failed: it neither counts as unreachable by others, nor others by it.
 const SUSPECT_TIME: Duration = Duration::from_millis(750);
 
+/// Time from the first report about a node that others may not reach until the authority decides about it. Agents notice the same failure within
+/// a quarter of a second, the interval of their checks, and are asked at each decision meanwhile.
+const SETTLE_TIME: Duration = Duration::from_millis(350);
+
 const _: () = assert!(TICK_GAP_MAX.as_millis() > MAP_LEASE_INTERVAL.as_millis());
 
 /// Time between ticks, at least: answers that many nodes send at the same time lead to one decision.
@@ -65,14 +69,23 @@ pub enum MapChange {
     Moved(HomeId, NodeId, NodeId),
 }
 
+/// One of two nodes has reported the other as unreachable.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Time of the first report.
+    since: Duration,
+    /// The last messages to both at that time.
+    asked: [u64; 2],
+}
+
 /// The authority of the home map of one job. All times are those of one monotonic clock.
 pub struct Authority {
     map: HomeMap,
     members: BTreeMap<NodeId, Member>,
     /// Nodes whose leases are revoked, so that they can be excluded: their stores have failed, or they and others do not reach each other.
     condemned: BTreeSet<NodeId>,
-    /// Pairs of nodes of which one has reported the other as unreachable, each with the last messages to both at that time.
-    cuts: BTreeMap<(NodeId, NodeId), [u64; 2]>,
+    /// Pairs of nodes that do not reach each other, the lower number first.
+    cuts: BTreeMap<(NodeId, NodeId), Cut>,
     last_tick: Duration,
     /// Nodes of these pairs.
     cut: BTreeSet<NodeId>,
@@ -131,9 +144,15 @@ impl Authority {
         member.is_urgent(self.map.epoch, right, now)
     }
 
-    /// The time at which the next tick is due because of answers since the last one; `None` if they change nothing.
+    /// The time at which a tick is due before the next interval: because of answers since the last one, or of reports that may not be complete.
+    /// `None` if there is no reason.
     pub fn decision_due(&self) -> Option<Duration> {
-        self.has_news.then_some(self.last_tick + DECISION_PAUSE)
+        (self.has_news || self.is_settling()).then_some(self.last_tick + DECISION_PAUSE)
+    }
+
+    /// Whether nodes may have more to report about those that they do not reach, as of the last tick.
+    fn is_settling(&self) -> bool {
+        self.cuts.values().any(|cut| self.last_tick < cut.since + SETTLE_TIME)
     }
 
     /// Whether the last tick was one after which messages to all nodes are due at once.
@@ -175,7 +194,7 @@ impl Authority {
         self.drop_failed_copies(now, &mut changes);
         self.exclude(Cause::Failed, now, &mut changes);
         self.exclude(Cause::Silent, now, &mut changes);
-        let has_new_cut = self.note_cuts(now);
+        self.note_cuts(now);
         let condemned = self.condemn(now);
         let is_new = !condemned.is_subset(&self.condemned);
         self.condemned = condemned;
@@ -187,7 +206,7 @@ impl Authority {
         self.balance(now, &mut changes);
         let hands_over = self.balance.handing_over() != handed_over;
         self.has_news = false;
-        self.is_round_due = has_new_cut || is_new || hands_over || !changes.is_empty();
+        self.is_round_due = self.is_settling() || is_new || hands_over || !changes.is_empty();
         changes
     }
 
@@ -256,8 +275,8 @@ impl Authority {
         self.members.iter().map(|(node, member)| (*node, member)).filter(counts)
     }
 
-    /// Notes which nodes do not reach each other. Returns true if there is a pair more.
-    fn note_cuts(&mut self, now: Duration) -> bool {
+    /// Notes which nodes do not reach each other.
+    fn note_cuts(&mut self, now: Duration) {
         let counting: BTreeMap<_, _> = self.counting(now).collect();
         let mut cuts = BTreeMap::new();
         for (&node, member) in &counting {
@@ -268,14 +287,13 @@ impl Authority {
                         true => ((node, other), [asked, peer_asked]),
                         false => ((other, node), [peer_asked, asked]),
                     };
-                    cuts.insert(pair, self.cuts.get(&pair).copied().unwrap_or(asked));
+                    let cut = self.cuts.get(&pair).copied().unwrap_or(Cut { since: now, asked });
+                    cuts.insert(pair, cut);
                 }
             }
         }
-        let is_new = cuts.keys().any(|pair| !self.cuts.contains_key(pair));
         self.cut = cuts.keys().flat_map(|(one, other)| [*one, *other]).collect();
         self.cuts = cuts;
-        is_new
     }
 
     /// Chooses the nodes to condemn, but never all that count: those whose stores have failed, and those without which all others reach each
@@ -288,27 +306,32 @@ impl Authority {
             condemned.pop_first();
         }
         left.retain(|node, _| !condemned.contains(node));
-        condemned.extend(self.cut_off(&left));
+        condemned.extend(self.cut_off(&left, now));
         condemned
     }
 
     /// Chooses nodes without which all of `left` reach each other: again and again the one that most others do not reach, of several the one
     /// with the highest number. Both nodes of a pair must have answered since one of them has reported the other: a node that has just failed
-    /// does not, and its peers stay.
-    fn cut_off(&self, left: &BTreeMap<NodeId, &Member>) -> Vec<NodeId> {
-        let mut peers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
-        for (&(one, other), asked) in &self.cuts {
+    /// does not, and its peers stay. As long as reports may be missing, only a node that no other one reaches is chosen: of the pair in the
+    /// first report, either node may be the one that the others do not reach.
+    fn cut_off(&self, left: &BTreeMap<NodeId, &Member>, now: Duration) -> Vec<NodeId> {
+        let mut peers: BTreeMap<NodeId, BTreeMap<NodeId, Duration>> = BTreeMap::new();
+        for (&(one, other), cut) in &self.cuts {
             let answers =
                 |node, asked| left.get(&node).is_some_and(|member| member.has_answered_after(asked));
-            if answers(one, asked[0]) && answers(other, asked[1]) {
-                peers.entry(one).or_default().insert(other);
-                peers.entry(other).or_default().insert(one);
+            if answers(one, cut.asked[0]) && answers(other, cut.asked[1]) {
+                peers.entry(one).or_default().insert(other, cut.since);
+                peers.entry(other).or_default().insert(one, cut.since);
             }
         }
         let mut chosen = Vec::new();
         while let Some((&node, broken)) = peers.iter().max_by_key(|(node, broken)| (broken.len(), **node))
             && !broken.is_empty()
         {
+            let is_settled = broken.values().any(|since| now >= *since + SETTLE_TIME);
+            if !is_settled && chosen.len() + 1 + broken.len() < left.len() {
+                break;
+            }
             chosen.push(node);
             peers.remove(&node);
             for broken in peers.values_mut() {

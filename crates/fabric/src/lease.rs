@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
-use tameike_core::limits::MAP_LEASE;
+use tameike_core::limits::{FAILOVER_TIME_MAX, MAP_LEASE};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::Runtime;
 use tameike_io::os::runtime::Clock;
@@ -105,10 +105,10 @@ impl MapLease {
     }
 
     /// Runs a job that changes the shared file system for homes, where it delays nothing else. Waits for the lease before, if it must: it may be
-    /// revoked for a moment. While the job runs, [`Self::is_changing`] is true.
+    /// revoked for a moment, or the authority may have failed. While the job runs, [`Self::is_changing`] is true.
     ///
     /// # Errors
-    /// - `EHOSTDOWN` if the node does not get the lease within [`MAP_LEASE`].
+    /// - `EHOSTDOWN` if the node does not get the lease within [`FAILOVER_TIME_MAX`].
     /// - `EREMCHG` if another node serves the homes by then, of which `serves` decides.
     /// - Those of the job.
     pub async fn block<T: Send + 'static, J: FnOnce() -> Result<T> + Send + 'static>(
@@ -117,9 +117,9 @@ impl MapLease {
         serves: impl Fn() -> bool + Clone + Send + 'static,
         job: J,
     ) -> Result<T> {
-        let mut job = job;
+        let (mut job, begun) = (job, self.clock.monotonic());
         loop {
-            self.wait_to_change(runtime).await?;
+            self.wait_to_change(runtime, &serves, begun).await?;
             let (own, serves) = (self.clone(), serves.clone());
             let attempt = move || {
                 // It may have been revoked since.
@@ -141,23 +141,46 @@ impl MapLease {
     /// # Errors
     /// Those of [`Self::block`].
     pub async fn begin(self: &Arc<Self>, runtime: &Runtime, serves: impl Fn() -> bool) -> Result<Changing> {
+        let begun = self.clock.monotonic();
         loop {
             if let Some(changing) = self.try_begin(&serves)? {
                 return Ok(changing);
             }
-            self.wait_to_change(runtime).await?;
+            self.wait_to_change(runtime, &serves, begun).await?;
         }
     }
 
-    async fn wait_to_change(&self, runtime: &Runtime) -> Result<()> {
-        if !self.is_valid() {
+    /// Waits for the lease, in a wait that has begun at a time.
+    async fn wait_to_change(
+        &self,
+        runtime: &Runtime,
+        serves: &impl Fn() -> bool,
+        begun: Duration,
+    ) -> Result<()> {
+        while !self.is_valid() {
+            // An excluded node may have the next map, and no lease.
+            if !serves() {
+                return Err(Errno::EREMCHG.into());
+            }
+            self.check_wait(begun)?;
             self.wait_valid(runtime.sleep(MAP_LEASE)).await;
         }
-        if !self.is_valid() {
-            let problem = "this node has no lease of the home map, so another one may serve the file";
-            return Err(Fault::new(Errno::EHOSTDOWN, problem));
-        }
         Ok(())
+    }
+
+    /// Ends a wait for the lease that has begun at this time, if it is too long.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` after [`FAILOVER_TIME_MAX`].
+    pub fn check_wait(&self, begun: Duration) -> Result<()> {
+        if self.clock.monotonic() < begun + FAILOVER_TIME_MAX {
+            return Ok(());
+        }
+        let problem = format!(
+            "this node has had no lease of the home map for {} s, so another one may serve the file",
+            FAILOVER_TIME_MAX.as_secs()
+        );
+        Err(Fault::new(Errno::EHOSTDOWN, problem))
     }
 
     /// Begins a change; `None` without the lease.
@@ -213,6 +236,8 @@ fn nanoseconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::future::join;
+    use std::sync::atomic::AtomicBool;
     use tameike_io::os::simulated::Simulation;
 
     #[test]
@@ -262,6 +287,39 @@ mod tests {
         let unlimited = MapLease::unlimited(runtime.clock);
         unlimited.revoke(1);
         assert!(unlimited.is_valid());
+    }
+
+    /// Regression: changes failed with EHOSTDOWN when the authority was silent for longer than a lease.
+    ///
+    /// S52e.
+    #[test]
+    fn a_change_of_the_shared_file_system_waits_for_the_lease() {
+        const OUTAGE: Duration = Duration::from_secs(50);
+        let simulation = Simulation::new(1);
+        let runtime = simulation.runtime();
+        // The outage ends with a lease, with a map that has another primary, or not at all.
+        let ended = |has_lease: bool, serves: bool| {
+            let lease = MapLease::new(runtime.clock.clone());
+            let is_primary = Arc::new(AtomicBool::new(true));
+            let known = is_primary.clone();
+            let begun = runtime.clock.monotonic();
+            let changed = lease.block(&runtime, move || known.load(Ordering::SeqCst), || Ok(7));
+            let outage = async {
+                runtime.sleep(OUTAGE).await;
+                is_primary.store(serves, Ordering::SeqCst);
+                lease.renew(1, None);
+                lease.renew(2, has_lease.then_some(1));
+            };
+            let (changed, ()) = simulation.run(join(changed, outage));
+            (changed.map_err(|fault| fault.errno), runtime.clock.monotonic() - begun)
+        };
+        assert_eq!(ended(true, true), (Ok(7), OUTAGE));
+        let (moved, time) = ended(false, false);
+        assert_eq!(moved, Err(Errno::EREMCHG));
+        assert!(time <= OUTAGE + MAP_LEASE, "{time:?}");
+        let (failed, time) = ended(false, true);
+        assert_eq!(failed, Err(Errno::EHOSTDOWN));
+        assert!((FAILOVER_TIME_MAX..=FAILOVER_TIME_MAX + MAP_LEASE).contains(&time), "{time:?}");
     }
 
     #[test]

@@ -293,6 +293,8 @@ pub enum VolumeWorkload {
     File,
     /// Processes of IOR, with a file each and with one file.
     Ior,
+    /// The copies of small files, and of large ones, after a host has lost its store.
+    Repair,
 }
 
 /// Options of `volume`.
@@ -313,6 +315,9 @@ pub struct VolumeOptions {
     /// Size of each of the four files of fio, in MiB, rounded down to a multiple of 4.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
     pub size_mib: u64,
+    /// Number of the files of 4 KiB that are created and repaired.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub files: u32,
     /// Use very small sizes and one round, for tests.
     #[arg(long)]
     pub tiny: bool,

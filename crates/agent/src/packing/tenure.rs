@@ -3,9 +3,8 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::pack::PACKER_HOME;
-use tameike_core::{Cluster, Errno, NodeId, Result};
+use tameike_core::{Cluster, NodeId, Result};
 use tameike_fabric::MapLease;
 use tameike_io::Runtime;
 use tameike_io::shared::{Change, Hooks};
@@ -67,17 +66,8 @@ impl Hooks for Tenure {
         if !self.needs_lease.load(Ordering::Acquire) {
             return Ok(Box::new(()));
         }
-        let (lease, runtime) = (&self.parts.lease, &self.parts.runtime);
-        let until = runtime.clock.monotonic() + FAILOVER_TIME_MAX;
         let serves = || !self.is_over() && self.parts.is_packer();
-        loop {
-            match pollster::block_on(lease.begin(runtime, serves)) {
-                Err(_) if !serves() => return Err(Errno::EREMCHG.into()),
-                Err(fault) if runtime.clock.monotonic() >= until => return Err(fault),
-                Err(_) => {}
-                Ok(change) => return Ok(Box::new(change)),
-            }
-        }
+        Ok(Box::new(pollster::block_on(self.parts.lease.begin(&self.parts.runtime, serves))?))
     }
 }
 
@@ -103,7 +93,7 @@ impl CurrentTenure {
 mod tests {
     use super::*;
     use tameike_core::limits::MAP_LEASE;
-    use tameike_core::{JobId, NodeInfo};
+    use tameike_core::{Errno, JobId, NodeInfo};
     use tameike_io::os::process::{ask_until, start_thread};
     use tameike_io::os::system::System;
 

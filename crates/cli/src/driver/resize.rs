@@ -60,6 +60,8 @@ enum Step {
     Spreading { nodes: BTreeSet<u32> },
     /// The homes of a node move to the others.
     Emptying { node: u32 },
+    /// An attempt ends to connect to the agent of a node that is started again.
+    Disconnecting { node: u32 },
     /// The agent of a node ends, and its store is removed or stays.
     Stopping { node: u32, answers: GatherId, keeps_store: bool },
 }
@@ -221,6 +223,11 @@ impl Driver {
     }
 
     fn leave_to_restart(&mut self, node: u32, how: &Restarted) -> Result<Step> {
+        if self.is_connecting(node) {
+            // It may wait for the host for long.
+            self.links[node as usize].kill();
+            return Ok(Step::Disconnecting { node });
+        }
         if self.lost.contains_key(&node) {
             return self.start_again(node, how, how.new_store);
         }
@@ -335,6 +342,12 @@ impl Driver {
                 let can_stop = self.can_stop(kind, node);
                 Ok(if can_stop { Outcome::Next(self.stop_node(node)) } else { Outcome::Waiting })
             }
+            Step::Disconnecting { node } => match &*kind {
+                Kind::Restart(how) if !self.is_connecting(*node) => {
+                    Ok(Outcome::Next(self.leave_to_restart(*node, how)?))
+                }
+                _ => Ok(Outcome::Waiting),
+            },
             Step::Stopping { node, answers, keeps_store } => {
                 self.await_stopped(kind, (*node, *keeps_store), *answers, rest)
             }

@@ -51,10 +51,10 @@ pub(super) fn start_existing<A: AgentControl>(name: &VolumeName) -> Result<Drive
 /// Connects to the agents of a volume whose driver has failed. The record is that of a keeper.
 pub(super) fn start_next(record: VolumeRecord) -> Result<Driver> {
     let none = || Fault::new(Errno::EINVAL, "the record is not that of a volume");
-    let lock = VolumeLock::take(&record.job.plan.volume.as_ref().ok_or_else(none)?.name)?;
+    let lock = VolumeLock::take_over(&record.job.plan.volume.as_ref().ok_or_else(none)?.name)?;
     let found = survey(&record)?;
     let newest = found.newest.as_ref().map_or(&record, |(_, newest)| newest);
-    if newest.state != VolumeState::Running || found.running.is_empty() || !found.has_running_majority {
+    if !found.starts_driver {
         let message =
             "the volume is being stopped, or most of its agents have failed: it is not started again";
         return Err(Fault::new(Errno::EHOSTDOWN, message));

@@ -39,8 +39,8 @@ pub(super) struct Succession {
     stores: BTreeMap<NodeId, u64>,
     /// Lost nodes whose agents may run still, with the times of the next attempts to connect to them.
     may_run: BTreeMap<u32, Duration>,
-    /// Nodes to which the driver is connecting again.
-    connecting: BTreeSet<u32>,
+    /// Nodes to which the driver is connecting again, until the attempt succeeds or its process ends. False if the agent does not run.
+    connecting: BTreeMap<u32, bool>,
     /// The driver connects to agents that run.
     pub(super) adopts: bool,
     /// Only to stop them.
@@ -259,7 +259,7 @@ impl Driver {
             if self.record.gone.contains(&node) || !self.lost.contains_key(&node) {
                 continue;
             }
-            volume.succession.connecting.insert(node);
+            volume.succession.connecting.insert(node, true);
             let mut start = self.node_start(node, std::net::Ipv4Addr::LOCALHOST.into(), false);
             (start.only_running, start.term) =
                 (true, self.volume.as_ref().and_then(|one| one.succession.term()));
@@ -275,13 +275,13 @@ impl Driver {
 
     /// Whether the driver is connecting to the agent of a node again.
     pub(super) fn is_connecting(&self, node: u32) -> bool {
-        self.volume.as_ref().is_some_and(|volume| volume.succession.connecting.contains(&node))
+        self.volume.as_ref().is_some_and(|volume| volume.succession.connecting.contains_key(&node))
     }
 
-    /// The agent has not answered: it is tried again.
+    /// The attempt has failed: it is made again if the agent may run.
     pub(super) fn give_up_connecting(&mut self, node: u32) {
         if let Some(volume) = &mut self.volume
-            && volume.succession.connecting.remove(&node)
+            && volume.succession.connecting.remove(&node) == Some(true)
         {
             volume.succession.reconnect(node);
         }
@@ -314,7 +314,7 @@ impl Driver {
                 None
             }
             AgentReply::Failed(fault) if fault.errno == Errno::ESRCH => {
-                volume.succession.connecting.remove(&node);
+                volume.succession.connecting.insert(node, false);
                 if let Some(leases) = &mut self.leases {
                     leases.authority.ended(NodeId(node));
                     leases.send_soon();
@@ -324,9 +324,9 @@ impl Driver {
             AgentReply::Failed(fault) if fault.errno == Errno::ESTALE => {
                 Some(Notice::Superseded(fault.to_string()))
             }
+            // Its process ends.
             other => {
                 log::warn!("connecting to node {node} again: {other:?}");
-                self.give_up_connecting(node);
                 None
             }
         }

@@ -7,6 +7,8 @@ use super::drain::merge;
 use super::event::{GatherId, Notice};
 use super::protocol::{DriverReply, VolumeStatus};
 use super::succession::{Succession, superseded};
+use crate::place::janitor;
+use crate::place::record::JobRecord;
 use crate::place::volume::{VolumeLock, VolumeRecord, VolumeState};
 use crate::report;
 use std::time::Duration;
@@ -144,6 +146,16 @@ impl Driver {
         faults
     }
 
+    /// Leaves the job's directory to the agents of this host, of which the last one removes it. The next driver may have its record there.
+    fn leave_directory(&self) -> Result<()> {
+        let dir = self.job_dir.path();
+        let is_own = |record: JobRecord| record.driver() == self.record.driver();
+        if JobRecord::read(dir)?.is_some_and(is_own) {
+            JobRecord::remove(dir)?;
+        }
+        janitor::remove_unused_job_dir(&self.base, dir)
+    }
+
     /// Serves a volume until a client or a signal stops it. Returns the faults of its end, which its record has, too.
     ///
     /// A driver that is superseded leaves the agents to the other one.
@@ -158,7 +170,10 @@ impl Driver {
                 Notice::Down { reply, .. } => break Some(reply),
                 Notice::AgentLost(node) => self.report_lost_agent(node),
                 Notice::Message(text) => report::say(format_args!("{text}")),
-                Notice::Superseded(host) => return vec![superseded(&host).to_string()],
+                Notice::Superseded(host) => {
+                    let left = self.leave_directory().err().map(|fault| fault.to_string());
+                    return left.into_iter().chain([superseded(&host).to_string()]).collect();
+                }
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)

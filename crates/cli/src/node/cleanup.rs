@@ -4,7 +4,6 @@ use super::enter::{JOB_DIR_VARIABLE, NODE_VARIABLE};
 use super::start::NodeStart;
 use crate::place::base::{self, Base, JobDir};
 use crate::place::mount_points::MountPoint;
-use crate::place::record::JobRecord;
 use crate::place::{janitor, tree, volume_store};
 use libc::{SIGKILL, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -181,14 +180,7 @@ impl Belongings {
         if self.driver_is_here {
             return Ok(());
         }
-        // The last node of the job on this host removes the job's directory, unless it has the driver's record: then several
-        // hosts share the directory.
-        let _lock = self.base.lock()?;
-        let dir = self.job_dir.path();
-        if base::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {
-            janitor::remove_job_dir(dir)
-        } else {
-            Ok(())
-        }
+        // The last node of the job on this host removes the job's directory.
+        janitor::remove_unused_job_dir(&self.base, self.job_dir.path())
     }
 }

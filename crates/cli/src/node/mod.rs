@@ -31,7 +31,7 @@ pub fn run<A: AgentControl>() -> u8 {
         .read_line(&mut line)
         .map_err(|error| Fault::from_os("reading the driver's first line", &error));
     let failed = |fault| {
-        Connection::of_parent(String::new()).reply(0, AgentReply::Failed(fault));
+        Connection::of_parent(String::new(), false).reply(0, AgentReply::Failed(fault));
         crate::exit::FAILED
     };
     let start = match read.and_then(|_| parse_start(&line)) {

@@ -1,7 +1,7 @@
 //! Executes commands of the driver: one line in, one or more lines out.
 
 use super::cleanup::Belongings;
-use super::connection::Connection;
+use super::connection::{Connection, read_line};
 use super::drivers::Drivers;
 use super::enter::read_command;
 use super::parse_start;
@@ -51,7 +51,7 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>, start: &NodeStart) -> u8 {
     }) {
         log::warn!("{fault}");
     }
-    let parent = Arc::new(Connection::of_parent(start.driver_host.clone()));
+    let parent = Arc::new(Connection::of_parent(start.driver_host.clone(), start.driver_is_here));
     let drivers = node.kept.map(|kept| Drivers::new(kept, parent.clone(), monotonic()));
     let serving = Arc::new(Serving {
         agent: node.agent,
@@ -65,7 +65,7 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>, start: &NodeStart) -> u8 {
     parent.reply(0, serving.ready(false));
     let order = match serving.drivers.is_some() {
         true => serve_drivers(&serving, parent),
-        false => execute_commands(&serving, &parent, std::io::stdin().lock()),
+        false => execute_commands(&serving, &parent, &mut std::io::stdin().lock()),
     };
     let order = order.unwrap_or_else(|| {
         log::warn!("the driver has exited: stopping, dirty data stays in the journal");
@@ -104,7 +104,7 @@ fn serve_drivers<A: AgentControl>(serving: &Arc<Serving<A>>, parent: Arc<Connect
     let begun = listen(serving, ends.clone()).and_then(|()| {
         let at_work = serving.clone();
         start_thread("driver", move || {
-            at_work.serve_connection(&parent, BufReader::new(std::io::stdin()), &ends);
+            at_work.serve_connection(&parent, &mut BufReader::new(std::io::stdin()), &ends);
         })
     });
     if let Err(fault) = begun {
@@ -151,18 +151,26 @@ fn listen<A: AgentControl>(serving: &Arc<Serving<A>>, ends: Sender<ConnectionEnd
     .map(drop)
 }
 
-/// Executes commands until `Stop`; `None` if the driver has exited.
+/// Reads the next command of a driver; `None` at the end of its connection.
+fn next_command(input: &mut impl BufRead) -> Result<Option<AgentCommand>> {
+    let Some(line) = read_line(input)? else { return Ok(None) };
+    let invalid = |error| Fault::new(Errno::EPROTO, format!("invalid command: {error}"));
+    serde_json::from_str(&line).map(Some).map_err(invalid)
+}
+
+/// Executes commands until `Stop`; `None` if the driver has exited, or has sent something that is no command.
 fn execute_commands<A: AgentControl>(
     serving: &Arc<Serving<A>>,
     driver: &Arc<Connection>,
-    input: impl BufRead,
+    input: &mut impl BufRead,
 ) -> ConnectionEnd {
-    for line in input.lines() {
-        let command: AgentCommand = match serde_json::from_str(&line.ok()?) {
-            Ok(command) => command,
-            Err(error) => {
-                driver.reply(0, AgentReply::Failed(Fault::io(format!("invalid command: {error}"))));
-                continue;
+    loop {
+        let command = match next_command(input) {
+            Ok(command) => command?,
+            Err(fault) => {
+                log::error!("the connection of a driver ends: {fault}");
+                driver.refuse(fault);
+                return None;
             }
         };
         let id = command.id;
@@ -191,7 +199,6 @@ fn execute_commands<A: AgentControl>(
             driver.reply(id, AgentReply::Failed(fault));
         }
     }
-    None
 }
 
 impl<A: AgentControl> Serving<A> {
@@ -207,37 +214,28 @@ impl<A: AgentControl> Serving<A> {
         else {
             return;
         };
-        let (mut input, mut line) = (BufReader::new(input), String::new());
-        if peer_user(socket).ok() != Some(user()) || input.read_line(&mut line).is_err() {
+        if peer_user(socket).ok() != Some(user()) {
             return;
         }
-        let start = parse_start(&line);
-        let host = start.as_ref().map_or_else(|_| String::new(), |start| start.driver_host.clone());
-        let connection = Arc::new(Connection::over(output, host));
-        let connected = start.and_then(|start| {
-            drivers.lock().connect(&connection, start.term, monotonic())?;
-            if let Some(belongings) = &mut *self.belongings.lock() {
-                belongings.driver_moved(start.driver_is_here);
-            }
-            Ok(())
-        });
+        let mut input = BufReader::new(input);
+        let start = read_line(&mut input).and_then(|line| parse_start(&line.unwrap_or_default()));
+        let place = |start: &NodeStart| (start.driver_host.clone(), start.driver_is_here);
+        let (host, is_here) = start.as_ref().map_or_else(|_| Default::default(), place);
+        let connection = Arc::new(Connection::over(output, host, is_here));
+        let connected = start.and_then(|start| drivers.lock().connect(&connection, start.term, monotonic()));
         match connected {
             Ok(()) => {
                 connection.reply(0, self.ready(true));
-                self.serve_connection(&connection, input, ends);
+                self.serve_connection(&connection, &mut input, ends);
             }
-            Err(fault) => {
-                connection.reply(0, AgentReply::Failed(fault));
-                // Its process waits for that. Other connections end with the agent or with their driver.
-                let _ = socket.shutdown(std::net::Shutdown::Both);
-            }
+            Err(fault) => connection.refuse(fault),
         }
     }
 
     fn serve_connection(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
-        input: impl BufRead,
+        input: &mut impl BufRead,
         ends: &Sender<ConnectionEnd>,
     ) {
         let end = execute_commands(self, connection, input);
@@ -307,8 +305,11 @@ impl<A: AgentControl> Serving<A> {
 /// Stops the agent, cleans up the node, and replies.
 fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     serving.agent.end_waits();
-    let belongings = serving.belongings.lock().take();
-    if let Some(belongings) = &belongings {
+    let mut belongings = serving.belongings.lock().take();
+    if let Some(belongings) = &mut belongings {
+        if let Some((driver, _)) = &order.reply_to {
+            belongings.driver_moved(driver.is_here());
+        }
         belongings.end_programs();
     }
     let mut stopping = || order.reply(AgentReply::Stopping);

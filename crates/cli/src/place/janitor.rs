@@ -122,7 +122,8 @@ fn examine_job<A: AgentControl>(job: &JobId, dir: &Path) -> Examined {
         lost: record.iter().flat_map(|record| record.unknown.iter().cloned()).collect(),
         strays: mount_points::strays(dir),
         faults: Vec::new(),
-        is_elsewhere: known.is_some_and(|record| record.has_other_hosts()),
+        // A volume has another record, which leads to its stores.
+        is_elsewhere: known.is_some_and(|record| record.has_other_hosts() && record.plan.volume.is_none()),
         recover: format!("tameike recover --job {job}"),
     };
     if let Some(record) = record.as_ref().filter(|_| !dir.starts_with(base::path())) {
@@ -283,6 +284,13 @@ pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
 pub fn remove_job_dir(dir: &Path) -> Result<()> {
     mount_points::remove(dir)?;
     tree::remove(dir)
+}
+
+/// Removes the directory of a job that no node of this host uses any more, unless a driver has its record there: then several hosts may share
+/// the directory.
+pub fn remove_unused_job_dir(base: &Base, dir: &Path) -> Result<()> {
+    let _lock = base.lock()?;
+    if nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() { remove_job_dir(dir) } else { Ok(()) }
 }
 
 /// Unmounts mounts of `fusermount3` of a crashed job.

@@ -109,6 +109,13 @@ impl JobRecord {
         read_json(&path(job_dir))
     }
 
+    /// Removes the record of a job.
+    pub fn remove(job_dir: &Path) -> Result<()> {
+        let path = path(job_dir);
+        std::fs::remove_file(&path)
+            .map_err(|error| Fault::from_os(format_args!("removing {}", path.display()), &error))
+    }
+
     /// Reads the record of a job from its directory, or from that of a node on a host without the driver.
     pub fn read_anywhere(job_dir: &Path) -> Result<Option<Self>> {
         if let Some(record) = Self::read(job_dir)? {

@@ -3,7 +3,7 @@
 //! ```text
 //! ${XDG_DATA_HOME:-~/.local/share}/tameike/volumes/
 //!   NAME.json    the record: settings, nodes, home map
-//!   NAME.lock    locked by the driver of the volume while it runs
+//!   NAME.lock    locked by the driver of the volume while it runs, but not by one that took over from a driver that holds it still
 //! ```
 //!
 //! The record has each home map before any agent has it, so a start continues with the last one.
@@ -17,8 +17,14 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::process;
+use tameike_io::os::process::{self, ask_until, start_thread};
+
+/// Time for which the next driver waits for the lock of the last one, and pause between its attempts. A driver whose connection to one agent
+/// broke has connected again by then.
+const HOLDER_LIMIT: Duration = Duration::from_secs(6);
+const HOLDER_PAUSE: Duration = Duration::from_millis(200);
 
 /// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +58,8 @@ pub struct VolumeRecord {
 #[derive(Clone, Debug)]
 pub struct VolumeLock {
     name: VolumeName,
-    _file: Arc<File>,
+    /// Open as long as the lock is held.
+    file: Arc<File>,
 }
 
 fn dir() -> Result<PathBuf> {
@@ -88,23 +95,48 @@ impl VolumeLock {
     /// # Errors
     /// `EBUSY` if another process has locked it; those of the system.
     pub fn take(name: &VolumeName) -> Result<Self> {
-        let dir = dir()?;
-        make_private_dir(&dir)?;
-        let path = dir.join(format!("{name}.lock"));
-        let failed = |error| Fault::from_os(format_args!("locking {}", path.display()), &error);
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { name: name.clone(), _file: Arc::new(file) }),
+        let lock = Self::open(name)?;
+        match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(lock),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let host = VolumeRecord::read(name).ok().flatten().map(|record| record.driver_host);
                 let place = host.map(|host| format!(" on {host}")).unwrap_or_default();
                 let message = format!("volume {name} runs{place}, or is being started, changed or removed");
                 Err(Fault::new(Errno::EBUSY, message))
             }
-            Err(error) => Err(failed(error.into())),
+            Err(error) => Err(Fault::from_os(format_args!("locking volume {name}"), &error.into())),
         }
+    }
+
+    /// As [`Self::take`], for the next driver of a volume with keepers, which decide about it. If the records are on a shared file system, the
+    /// last driver holds the lock while its host is cut off: the next one goes on, and gets the lock when that one has ended.
+    pub fn take_over(name: &VolumeName) -> Result<Self> {
+        let free = || match Self::take(name) {
+            Err(fault) if fault.errno == Errno::EBUSY => None,
+            taken => Some(taken),
+        };
+        if let Some(taken) = ask_until(HOLDER_LIMIT, HOLDER_PAUSE, free) {
+            return taken;
+        }
+        let lock = Self::open(name)?;
+        let file = lock.file.clone();
+        start_thread("volume-lock", move || {
+            if let Err(error) = flock(&file, FlockOperation::LockExclusive) {
+                log::warn!("locking the record of the volume: {error}");
+            }
+        })?;
+        Ok(lock)
+    }
+
+    fn open(name: &VolumeName) -> Result<Self> {
+        let dir = dir()?;
+        make_private_dir(&dir)?;
+        let path = dir.join(format!("{name}.lock"));
+        let failed = |error| Fault::from_os(format_args!("opening {}", path.display()), &error);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path).map_err(failed)?;
+        Ok(Self { name: name.clone(), file: Arc::new(file) })
     }
 
     /// Writes the record, durably.

@@ -75,15 +75,21 @@ fn start(name: &VolumeName) -> Result<u8> {
 fn running(name: &VolumeName) -> Result<PathBuf> {
     let record = VolumeRecord::find(name)?;
     VolumeRecord::job_dir(name).ok_or_else(|| match VolumeLock::take(name) {
-        Err(fault) if fault.errno == Errno::EBUSY => Fault::new(
-            Errno::EHOSTDOWN,
-            format!("volume {name} is controlled from {}: run this command there", record.driver_host),
-        ),
+        Err(fault) if fault.errno == Errno::EBUSY => {
+            Fault::new(Errno::EHOSTDOWN, controlled_from(name, &record.driver_host))
+        }
         _ => Fault::new(
             Errno::EHOSTDOWN,
-            format!("volume {name} does not run; `tameike volume start {name}` starts it"),
+            format!(
+                "volume {name} has no driver on this host: `tameike volume status {name}` shows whether it runs, `tameike volume start {name}` starts it"
+            ),
         ),
     })
+}
+
+/// What to do with a volume that has its driver on another host.
+fn controlled_from(name: &VolumeName, host: &str) -> String {
+    format!("volume {name} is controlled from {host}: run this command there")
 }
 
 fn stop(name: &VolumeName) -> Result<u8> {

@@ -1,6 +1,7 @@
 //! `tameike volume status`
 
-use super::bytes;
+use super::survey::survey;
+use super::{bytes, controlled_from};
 use crate::arguments::VolumeStatusArguments;
 use crate::client::status_of;
 use crate::driver::protocol::JobStatus;
@@ -28,26 +29,35 @@ struct Shown {
     driver_host: String,
     /// The state of its agents, if its driver runs on this host.
     agents: Option<JobStatus>,
+    /// What the user can do if it does not.
+    #[serde(skip)]
+    advice: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
     Running,
+    /// Its agents run, and it has no driver at the moment.
+    NoDriver,
     Stopped,
     /// Its agents were killed.
     Killed,
     /// Its creation was interrupted.
     NotCreated,
+    /// Most of its nodes do not answer.
+    Unknown,
 }
 
 impl State {
     fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
+            Self::NoDriver => "no driver",
             Self::Stopped => "stopped",
             Self::Killed => "killed",
             Self::NotCreated => "not created",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -81,13 +91,14 @@ fn examine(name: &VolumeName, record: VolumeRecord) -> Result<Shown> {
         Err(fault) if fault.errno == Errno::EBUSY => true,
         Err(fault) => return Err(fault),
     };
-    let state = match record.state {
-        _ if is_locked => State::Running,
-        VolumeState::Running | VolumeState::Stopping => State::Killed,
-        VolumeState::Stopped => State::Stopped,
-        VolumeState::Creating => State::NotCreated,
-    };
     let agents = VolumeRecord::job_dir(name).map(|dir| status_of(&dir)).transpose()?;
+    let mut driver_host = record.driver_host.clone();
+    let (state, advice) = match record.state {
+        _ if is_locked || agents.is_some() => (State::Running, Some(controlled_from(name, &driver_host))),
+        VolumeState::Running | VolumeState::Stopping => unlocked(name, &record, &mut driver_host),
+        VolumeState::Stopped => (State::Stopped, None),
+        VolumeState::Creating => (State::NotCreated, None),
+    };
     let plan = record.job.plan;
     Ok(Shown {
         name: name.clone(),
@@ -96,9 +107,31 @@ fn examine(name: &VolumeName, record: VolumeRecord) -> Result<Shown> {
         gone: record.job.gone,
         device: plan.device_root,
         replicas: plan.replicas,
-        driver_host: record.driver_host,
+        driver_host,
         agents,
+        advice,
     })
+}
+
+/// The state of a volume that was started and not stopped, and whose record no driver has locked: whether its agents run, and whether they keep
+/// a record of a driver on another host, which does not share the records of this one.
+fn unlocked(name: &VolumeName, record: &VolumeRecord, driver_host: &mut String) -> (State, Option<String>) {
+    let found = match survey(record) {
+        Ok(found) => found,
+        Err(fault) => return (State::Unknown, Some(format!("volume {name}: {fault}"))),
+    };
+    if found.running.is_empty() {
+        return (State::Killed, None);
+    }
+    if let Some((_, newest)) = found.newest.filter(|(_, newest)| newest.driver_host != *driver_host) {
+        *driver_host = newest.driver_host;
+        return (State::Running, Some(controlled_from(name, driver_host)));
+    }
+    let next = match found.starts_driver {
+        true => "start the next one within seconds".to_owned(),
+        false => format!("wait for `tameike volume start {name}`"),
+    };
+    (State::NoDriver, Some(format!("volume {name} has no driver: its agents run, and {next}")))
 }
 
 /// The space of a volume that all copies of its files use, and its capacity, if it runs with its driver on this host.
@@ -133,15 +166,9 @@ fn write_all(shown: &[Shown], out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 fn write_one(shown: &Shown, out: &mut dyn Write) -> std::io::Result<()> {
-    match (&shown.agents, shown.state) {
+    match (&shown.agents, &shown.advice) {
         (Some(agents), _) => report::status::write(agents, out),
-        (None, State::Running) => {
-            writeln!(
-                out,
-                "volume {} is controlled from {}: run this command there",
-                shown.name, shown.driver_host
-            )
-        }
-        (None, _) => write_all(std::slice::from_ref(shown), out),
+        (None, Some(advice)) => writeln!(out, "{advice}"),
+        (None, None) => write_all(std::slice::from_ref(shown), out),
     }
 }

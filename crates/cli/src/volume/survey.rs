@@ -3,7 +3,7 @@
 use crate::arguments::StorePlace;
 use crate::driver::launch::over_ssh;
 use crate::place::kept::{self, KeptFile};
-use crate::place::volume::VolumeRecord;
+use crate::place::volume::{VolumeRecord, VolumeState};
 use crate::place::volume_store::StoreLabel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,6 +40,8 @@ pub(crate) struct Survey {
     pub newest: Option<(RecordVersion, VolumeRecord)>,
     /// Most keepers run.
     pub has_running_majority: bool,
+    /// The agents start the next driver by themselves, if there is none.
+    pub starts_driver: bool,
 }
 
 /// Prints the state of a store on this host, for a driver on another one. Returns the exit code.
@@ -127,13 +129,18 @@ fn evaluate(answered: &BTreeMap<NodeId, Surveyed>) -> Result<Survey> {
         promised: kept.values().map(|kept| kept.promised).max().unwrap_or_default(),
         newest: None,
         has_running_majority: true,
+        starts_driver: false,
     };
     match find(&kept) {
         Found::Nothing => {}
         Found::Newest(found) => {
             let runs = |keeper: Keeper| survey.running.contains(&keeper.node.0);
             survey.has_running_majority = found.keepers.is_majority(runs) && found.before.is_majority(runs);
-            survey.newest = Some((found.version, kept::decode(found)?));
+            let newest = kept::decode(found)?;
+            survey.starts_driver = newest.state == VolumeState::Running
+                && !found.keepers.is_empty()
+                && survey.has_running_majority;
+            survey.newest = Some((found.version, newest));
         }
         Found::TooFew(_) => {
             let message =

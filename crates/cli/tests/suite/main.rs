@@ -59,6 +59,7 @@ mod support;
 mod unprivileged;
 mod users;
 mod volume_drivers;
+mod volume_hosts;
 mod volume_mounts;
 mod volumes;
 mod windows;

@@ -217,7 +217,7 @@ fn impossible_actions_on_volumes_are_refused() {
     assert_contains(&refused(&["grow", "--local", "1"]), &["start it with --replicas 2 or 3"]);
     volume.act("stop", &[]);
     assert_contains(&refused(&["create", "--local", "1", "--device", &disk]), &["exists already"]);
-    assert_contains(&refused(&["stop"]), &["does not run"]);
+    assert_contains(&refused(&["stop"]), &["has no driver on this host"]);
     // A store of another volume is not taken.
     let label = volume.store(0).join("volume.json");
     let text = fs::read_to_string(&label).expect("a label");

@@ -198,15 +198,15 @@ impl Flusher {
         let (size, ended) = (record.size.max(total.end), runtime.now());
         if total.rest || failure.is_some() {
             // The homes have changed the shared file: the stamp follows, so that this does not look like a change by another program. A
-            // node that did not answer may go on changing it.
+            // node that did not answer may go on changing it. The page cache of one whose fsync failed lacks what it seems to have.
             let (_, stat) = locator.locate(inode, &record).await?;
-            let unanswered = failure.as_ref().is_some_and(|fault| fault.kind() == FaultKind::Unreachable);
+            let is_unknown = failure.as_ref().is_some_and(may_hide_fsync);
             files.update(file, |state| {
                 state.note_partial_flush(began, ended, stat.stamp());
                 // Flushed bytes behind the reported size are clean now: the size must cover them.
                 state.record.size = state.record.size.max(total.end);
                 state.record.written += total.written;
-                state.record.flush_interrupted = record.flush_interrupted || unanswered;
+                state.record.flush_interrupted = record.flush_interrupted || is_unknown;
             })?;
             return failure.map_or(Ok(false), Err);
         }
@@ -379,7 +379,13 @@ fn graver(known: Option<Fault>, other: Fault) -> Fault {
     }
 }
 
-/// Whether a flush that failed so may have met a failing fsync: all but those that found the file system full, or were refused.
+/// Whether a flush that failed so may have met a failing fsync: all but those that found the file system full.
 fn may_be_unsynced(fault: &Fault) -> bool {
-    fault.kind() != FaultKind::Full && fault.errno != Errno::EREMCHG
+    fault.kind() != FaultKind::Full
+}
+
+/// Whether a node that failed so may have called fsync, with a result that it does not report: it did not answer, or the home map has changed
+/// while it flushed.
+fn may_hide_fsync(fault: &Fault) -> bool {
+    fault.kind() == FaultKind::Unreachable || fault.errno == Errno::EREMCHG
 }

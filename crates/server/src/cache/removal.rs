@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
@@ -18,6 +19,9 @@ use tameike_fabric::{Answer, Rpc};
 
 /// How long an announced removal may take. One whose node has failed since never ends.
 const REMOVAL_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Pause before a node that did not answer is notified again.
+const NOTIFY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removals of files, and those that nodes have announced.
 pub(super) struct Removals {
@@ -45,7 +49,7 @@ impl Removals {
             state.openers.clone()
         })?;
         self.base.journal.sync(false).await?;
-        let all_know = self.notify(openers, by, &ClientRequest::Removing { inode }).await?;
+        let all_know = self.notify(openers, by, &ClientRequest::Removing { inode }, inode).await?;
         file.state().may_be_written_late |= !all_know;
         Ok(())
     }
@@ -56,35 +60,56 @@ impl Removals {
         let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
         let openers = file.state().openers.clone();
         // The nodes must know even if the journal takes no more changes.
-        let notified = self.notify(openers, by, &ClientRequest::Kept { inode }).await;
+        let notified = self.notify(openers, by, &ClientRequest::Kept { inode }, inode).await;
         self.base.files.update(&file, |state| state.record.removing = false)?;
         notified.map(drop)
     }
 
-    /// Notifies other nodes that may have a file open. Returns whether all of them know. Does not wait for a node that cannot be reached:
-    /// otherwise a file that a failed node had open could never be removed. Fails if a node answers that it cannot comply.
+    /// Notifies other nodes that may have a file open. Returns whether all of them know. Does not wait for a node that has failed: otherwise a
+    /// file that it had open could never be removed. Fails if a node answers that it cannot comply.
     async fn notify(
         &self,
         nodes: impl IntoIterator<Item = NodeId>,
         by: NodeId,
         request: &ClientRequest,
+        inode: InodeId,
     ) -> Result<bool> {
-        let notified = nodes.into_iter().filter(|&node| node != by).map(|node| async move {
+        let others = nodes.into_iter().filter(|&node| node != by);
+        let notified = join_all(others.map(|node| self.notify_node(node, request, inode))).await;
+        notified.into_iter().try_fold(true, |all, knows| Ok(all & knows?))
+    }
+
+    async fn notify_node(&self, node: NodeId, request: &ClientRequest, inode: InodeId) -> Result<bool> {
+        let runtime = &self.base.runtime;
+        let deadline = runtime.clock.monotonic() + FAILOVER_TIME_MAX;
+        loop {
             let call = self.rpc.call(node.into(), Request::Client(request.clone()), None, None);
             match call.await {
                 Ok(Answer { reply: Reply::Client(ClientReply::Held(fault)), .. }) => {
-                    Err(fault.context(format_args!("{node} has the file open")))
+                    return Err(fault.context(format_args!("{node} has the file open")));
                 }
-                Ok(_) => Ok(true),
+                Ok(_) => return Ok(true),
                 Err(fault) => {
+                    let is_cut_off =
+                        fault.kind() == FaultKind::Unreachable && self.may_answer_later(node, inode);
+                    if is_cut_off && runtime.clock.monotonic() < deadline {
+                        runtime.sleep(NOTIFY_PAUSE).await;
+                        continue;
+                    }
                     log::warn!(
                         "{node} was not notified of the removal of a file that it may have open: {fault}"
                     );
-                    Ok(false)
+                    return Ok(false);
                 }
             }
-        });
-        join_all(notified).await.into_iter().try_fold(true, |all, known| Ok(all & known?))
+        }
+    }
+
+    /// Whether a node that did not answer is, as far as this coordinator knows, only cut off from it: then this node or the other one is
+    /// excluded soon, or they reach each other again.
+    fn may_answer_later(&self, node: NodeId, inode: InodeId) -> bool {
+        let homes = &self.base.homes;
+        homes.are_replicated() && !homes.excludes(node) && homes.coordinates(inode)
     }
 
     /// Whether a node is about to remove the last name of a file.

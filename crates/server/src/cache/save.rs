@@ -7,6 +7,7 @@ use super::record::Record;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, Result};
@@ -78,10 +79,19 @@ impl Saver {
         let Some(file) = self.base.files.get(inode)? else { return Err(Errno::ESTALE.into()) };
         let _flush = file.flush.lock().await;
         let path = record.paths.first().map(|path| path.to_vec()).unwrap_or_default();
-        let (root, size, at) = (dir.to_owned(), record.size, path.clone());
-        self.base.runtime.block(move || make_file(&root, &at, size)).await?;
-        let homes = &self.base.homes;
-        let written = homes.chosen_again(|epoch| self.save_units(epoch, inode, (dir, &path), record)).await?;
+        let (homes, is_begun) = (&self.base.homes, AtomicBool::new(false));
+        let attempt = |epoch| {
+            // The pages of an earlier attempt may be from before a failed fsync: it is made again from nothing.
+            let is_ours = is_begun.swap(true, Ordering::Relaxed);
+            let (root, size, at) = (dir.to_owned(), record.size, path.clone());
+            let made = self.base.runtime.block(move || make_file(&root, &at, size, is_ours));
+            let path = &path;
+            async move {
+                made.await?;
+                self.save_units(epoch, inode, (dir, path), record).await
+            }
+        };
+        let written = homes.chosen_again(attempt).await?;
         // As if the job had removed it: late writes are dropped, and no receipt has it again.
         self.base.files.update(&file, |state| {
             (state.record.removed, state.record.dirty) = (true, false);
@@ -125,9 +135,12 @@ impl Saver {
     }
 }
 
-/// Creates a file of this size, and the directories above it. Fails if the file exists.
-fn make_file(dir: &Path, path: &[u8], size: u64) -> Result<()> {
+/// Creates a file of this size, and the directories above it. Replaces one that `is_ours`, and fails if there is another one.
+fn make_file(dir: &Path, path: &[u8], size: u64, is_ours: bool) -> Result<()> {
     let tree = PosixTree::open(dir)?;
+    if is_ours {
+        tree.unlink(path)?;
+    }
     let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
     for end in ends {
         match tree.make(&path[..end], &Special::Directory(DIR_MODE)) {

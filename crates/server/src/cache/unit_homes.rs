@@ -39,6 +39,11 @@ impl UnitHomes {
         self.cluster.primary(self.of_record(inode)) == self.rpc.local()
     }
 
+    /// Whether nodes that fail are excluded, and others serve their homes.
+    pub(super) fn are_replicated(&self) -> bool {
+        self.cluster.is_replicated()
+    }
+
     /// Whether a node is excluded: it serves nothing, and may wait long before it answers.
     pub(super) fn excludes(&self, node: NodeId) -> bool {
         self.cluster.map().excludes(node)

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::Request;
 use tameike_core::wire::lock::FileLock;
 use tameike_core::wire::meta::Opener;
@@ -329,17 +330,24 @@ impl Takeover {
         }
     }
 
-    /// Waits until the node may serve, or `changed` completes.
-    async fn wait_to_serve(&self, changed: EventListener) {
+    /// Waits until the node may serve, or `changed` completes, in a wait that has begun at a time.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` if it has taken [`FAILOVER_TIME_MAX`].
+    async fn wait_to_serve(&self, changed: EventListener, begun: Duration) -> Result<()> {
+        let TakeoverParts { runtime, lease, .. } = &self.parts;
+        lease.check_wait(begun)?;
+        let left = (begun + FAILOVER_TIME_MAX).saturating_sub(runtime.clock.monotonic());
         if self.gives_up() {
-            changed.await;
+            runtime.timeout(left, changed).await;
         } else {
-            self.parts.lease.wait_valid(changed).await;
+            runtime.timeout(left, lease.wait_valid(changed)).await;
         }
+        Ok(())
     }
 
     async fn wait_until_served(&self, home: Option<HomeId>, is_unit: bool) -> Result<()> {
-        let epoch = self.parts.cluster.epoch();
+        let (epoch, begun) = (self.parts.cluster.epoch(), self.parts.runtime.clock.monotonic());
         loop {
             let changed = self.changed.listen();
             // The map may be so new that its change is not noted yet.
@@ -357,7 +365,7 @@ impl Takeover {
                 return Ok(());
             }
             if is_served {
-                self.wait_to_serve(changed).await;
+                self.wait_to_serve(changed, begun).await?;
             } else {
                 changed.await;
             }
@@ -368,12 +376,14 @@ impl Takeover {
     /// meanwhile.
     ///
     /// # Errors
-    /// `EREMCHG` if another node serves the home, or perhaps one of all homes.
+    /// - `EREMCHG` if another node serves the home, or perhaps one of all homes.
+    /// - `EHOSTDOWN` if the node gets no lease within [`FAILOVER_TIME_MAX`].
     pub async fn confirm(&self, home: Option<HomeId>, epoch: MapEpoch) -> Result<()> {
+        let begun = self.parts.runtime.clock.monotonic();
         while !self.may_serve() {
             let changed = self.changed.listen();
             self.check_primary(home, epoch)?;
-            self.wait_to_serve(changed).await;
+            self.wait_to_serve(changed, begun).await?;
         }
         self.check_primary(home, epoch)
     }

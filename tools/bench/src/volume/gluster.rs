@@ -4,6 +4,7 @@
 //! bricks alone cannot hold two copies of everything. All options keep their defaults.
 
 use super::hosts::{COUNT, Hosts};
+use crate::clock::Stopwatch;
 use crate::outcome::{Outcome, output_of};
 use crate::place::Limits;
 use crate::wait;
@@ -23,6 +24,13 @@ const START: &str =
     "for place in /var/lib/glusterd /var/log/glusterfs; do mkdir -p $place; mount -t tmpfs tmpfs $place; done
     mkdir -p /run/gluster \"$0/brick-0\" \"$0/brick-1\"
     glusterd";
+
+/// Time for a heal, at most.
+const HEAL_LIMIT: Duration = Duration::from_secs(1800);
+/// Arguments: the bricks. Counts their files with content.
+const FILES: &str = "find \"$0\" \"$1\" -name .glusterfs -prune -o -type f -size +0 -printf x | wc -c";
+/// Arguments: the bricks. Counts the inodes in use on their disk.
+const INODES: &str = "echo $(($(stat --file-system --format '%c - %d' \"$0\")))";
 
 /// Starts a volume with so many copies of each file, mounted on all hosts.
 pub fn start(hosts: &Hosts, replicas: u32, limits: &Limits) -> Outcome<()> {
@@ -50,6 +58,33 @@ pub fn start(hosts: &Hosts, replicas: u32, limits: &Limits) -> Outcome<()> {
         hosts.shell(host, "mount -t glusterfs \"$0\" \"$1\"", &[&volume, &hosts.text(MOUNT)])?;
     }
     Ok(())
+}
+
+/// Empties the bricks of the last host, and returns the seconds until they have all files again.
+pub fn repair(hosts: &Hosts, limits: &Limits) -> Outcome<f64> {
+    let lost = COUNT - 1;
+    let bricks = [0, 1].map(|brick| hosts.text(&format!("disk/brick-{brick}")));
+    let count = |script| -> Outcome<u64> {
+        let text = hosts.shell(lost, script, &[&bricks[0], &bricks[1]])?;
+        text.trim().parse().map_err(|_| format!("cannot count the files of a brick: {text}"))
+    };
+    let (files, inodes) = (count(FILES)?, count(INODES)?);
+    let places = bricks.each_ref().map(|brick| format!("{}:{brick}", Hosts::address(lost)));
+    for (place, brick) in places.iter().zip(&bricks) {
+        call(hosts, &["volume", "reset-brick", NAME, place, "start"])?;
+        hosts.shell(lost, "rm -r \"$0\"; mkdir \"$0\"", &[brick])?;
+    }
+    let watch = Stopwatch::start();
+    for place in &places {
+        call(hosts, &["volume", "reset-brick", NAME, place, place, "commit", "force"])?;
+    }
+    call(hosts, &["volume", "heal", NAME, "full"])?;
+    wait::until("the heal of GlusterFS", HEAL_LIMIT, || {
+        limits.interrupt.check()?;
+        // Inodes are cheap to count, so that the files need not be counted all the time.
+        Ok(count(INODES)? >= inodes && count(FILES)? == files)
+    })?;
+    Ok(watch.elapsed().as_secs_f64())
 }
 
 /// Creates and starts the volume.

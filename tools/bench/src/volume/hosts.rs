@@ -97,6 +97,15 @@ impl Hosts {
         std::fs::metadata(seen).map_or(0, |found| found.len())
     }
 
+    /// Processes of a program on a host.
+    pub fn processes(&self, host: usize, program: &str) -> Outcome<Vec<u32>> {
+        let mounts = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+        let own = mounts(self.holder(host)).context(|| "find the namespaces of a host")?;
+        let all = processes_of(&[program])?.into_iter();
+        // Some may have ended.
+        Ok(all.filter(|process| mounts(*process).is_ok_and(|found| found == own)).collect())
+    }
+
     /// Arguments of `timeout` for a program that must end in time.
     pub fn limited(&self, program: &str) -> [String; 3] {
         ["--kill-after=10".to_owned(), self.limit_s.to_string(), program.to_owned()]
@@ -107,6 +116,17 @@ impl Hosts {
         let mut command = self.command(host, "sh");
         output_of(command.args(["-euc", script]).args(words), "")
     }
+}
+
+/// The processes in this process namespace that run these programs.
+pub fn processes_of(programs: &[&str]) -> Outcome<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc").context(|| "list the processes")?;
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let runs = |number: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+        programs.contains(&name.trim())
+    };
+    Ok(numbers.filter(runs).collect())
 }
 
 /// Starts a process in namespaces of its own.

@@ -11,6 +11,7 @@ mod plan;
 mod report;
 mod sample;
 mod tameike;
+mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -21,10 +22,10 @@ use crate::outcome::{Context, Outcome, output_of};
 use crate::place::Limits;
 use crate::report::in_directory;
 use crate::sandbox;
-use crate::servers::{Servers, Usage};
+use crate::servers::Servers;
 use crate::target::{Label, version_of};
 use crate::wait::Interrupt;
-use hosts::{COUNT, Hosts};
+use hosts::{COUNT, Hosts, processes_of};
 use plan::{Sizes, Step, Workload};
 use report::{Failure, Figures, Report};
 use sample::{Measured, Sample};
@@ -69,12 +70,21 @@ fn enter(options: &VolumeOptions, place: &Path) -> Outcome<()> {
 
 /// A file system to measure.
 struct Target {
+    kind: VolumeTarget,
     label: Label,
     /// The same on all hosts.
     directory: String,
     /// Hosts that have it mounted, from the first on.
     hosts: usize,
-    servers: Servers,
+    /// Those of its processes.
+    programs: &'static [&'static str],
+}
+
+impl Target {
+    /// The processes that serve it now.
+    fn servers(&self) -> Outcome<Servers> {
+        processes_of(self.programs).map(Servers::new)
+    }
 }
 
 /// A run in the namespaces.
@@ -130,8 +140,8 @@ impl Run<'_> {
         };
         let directory = hosts.text(&format!("{mount}/measured"));
         hosts.shell(0, "mkdir \"$0\"", &[&directory])?;
-        let servers = servers_of(programs)?;
-        Ok(Target { label: Label { name: name.to_owned(), version }, directory, hosts: count, servers })
+        let label = Label { name: name.to_owned(), version };
+        Ok(Target { kind, label, directory, hosts: count, programs })
     }
 
     /// All workloads, each in rounds in which the targets take turns.
@@ -196,10 +206,13 @@ impl Run<'_> {
         let mut samples = Vec::new();
         for step in workload.steps(&self.sizes, turn) {
             self.limits.interrupt.check()?;
-            let before = self.settle(&step, target)?;
+            self.settle(&step)?;
+            let servers = target.servers()?;
+            let before = servers.usage()?;
             let measured = self.step(&step, target)?;
             let Some((title, measured)) = step.title().zip(measured) else { continue };
-            let after = target.servers.usage()?;
+            // A repair ends some of them.
+            let after = if matches!(step, Step::Repair { .. }) { None } else { servers.usage()? };
             samples.push(Sample {
                 group,
                 title: title.to_owned(),
@@ -214,13 +227,13 @@ impl Run<'_> {
         Ok(samples)
     }
 
-    /// Waits until earlier writes have reached the disks, and drops the kernel's caches before a read. Returns the usage so far.
-    fn settle(&self, step: &Step, target: &Target) -> Outcome<Option<Usage>> {
+    /// Waits until earlier writes have reached the disks, and drops the kernel's caches before a read.
+    fn settle(&self, step: &Step) -> Outcome<()> {
         rustix::fs::sync();
         if step.reads() {
             std::fs::write("/proc/sys/vm/drop_caches", "3").context(|| "drop the kernel's caches")?;
         }
-        target.servers.usage()
+        Ok(())
     }
 
     /// Takes a step, and returns its figures if it has any.
@@ -230,21 +243,31 @@ impl Run<'_> {
             Step::Fio { job, .. } => job.run(hosts, 0, &target.directory).map(Some),
             Step::Fill(job) => job.fill(hosts, 0, &target.directory).map(|()| None),
             Step::Verify(job) => job.verify(hosts, 0, &target.directory).map(|()| None),
+            Step::Clear => {
+                hosts.shell(0, "find \"$0\" -mindepth 1 -delete", &[&target.directory]).map(|_| None)
+            }
+            Step::Unpack(tree) => tree.unpack(hosts, 0, &target.directory).map(Some),
+            Step::Compare(tree) => tree.compare(hosts, 0, &target.directory).map(|()| None),
+            Step::Repair { bytes, files } => self.repair(target, *bytes as f64, *files as f64),
             Step::Ior { job, pass, .. } => {
                 let program: &PathBuf = options.ior.as_ref().ok_or("there is no --ior")?;
                 job.run(program, hosts, target.hosts, &target.directory, *pass)
             }
         }
     }
-}
 
-/// The processes in this process namespace that run these programs.
-fn servers_of(programs: &[&str]) -> Outcome<Servers> {
-    let entries = std::fs::read_dir("/proc").context(|| "list the processes")?;
-    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let runs = |number: &u32| {
-        let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
-        programs.contains(&name.trim())
-    };
-    Ok(Servers::new(numbers.filter(runs).collect()))
+    /// The last host loses its store. Returns nothing for targets without copies.
+    fn repair(&self, target: &Target, bytes: f64, files: f64) -> Outcome<Option<Measured>> {
+        let Self { options, hosts, limits, .. } = self;
+        let seconds = match target.kind {
+            _ if options.replicas == 1 => return Ok(None),
+            VolumeTarget::Disk => return Ok(None),
+            VolumeTarget::Glusterfs => gluster::repair(hosts, limits)?,
+            VolumeTarget::Tameike => tameike::repair(hosts, &options.report.tameike, limits)?,
+        };
+        // Each host has this part of all files.
+        let lost = f64::from(options.replicas) / COUNT as f64;
+        let (operations, bytes) = (files * lost, bytes * lost);
+        Ok(Some(Measured { seconds, operations, bytes, latency_us: None, programs_seconds: None }))
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::fio::{self, JOBS};
 use super::ior;
+use super::tree::Tree;
 use crate::options::{VolumeOptions, VolumeWorkload};
 use crate::workload::Unit;
 
@@ -19,6 +20,10 @@ pub enum Workload {
     File,
     /// MPI processes, with a file each or one for all.
     Ior { processes: u32, shared: bool },
+    /// Many small files, whose copies on one host are lost.
+    RepairSmall,
+    /// Few large ones.
+    RepairLarge,
 }
 
 /// What a target does in a workload.
@@ -30,6 +35,14 @@ pub enum Step {
     Fill(fio::Job),
     /// Not measured: reads and compares what this job wrote.
     Verify(fio::Job),
+    /// Not measured: removes all files.
+    Clear,
+    /// Measured: unpacks small files from an archive.
+    Unpack(Tree),
+    /// Not measured: compares them with the archive.
+    Compare(Tree),
+    /// Measured: a host loses its store, and these bytes and this number of files get copies elsewhere.
+    Repair { bytes: u64, files: u64 },
     /// A pass of IOR with this title; without one, it is not measured.
     Ior { title: Option<String>, job: ior::Job, pass: ior::Pass },
 }
@@ -49,6 +62,8 @@ pub struct Sizes {
     small_durable: u64,
     /// All that the processes of IOR write.
     ior: u64,
+    /// Number of small files.
+    files: u32,
 }
 
 impl Sizes {
@@ -57,7 +72,8 @@ impl Sizes {
         if options.tiny {
             let [file, large_random] = [4 * MIB, MIB];
             let [small_sequential, small_random, small_durable] = [MIB, 256 * KIB, 32 * KIB];
-            return Self { file, large_random, small_sequential, small_random, small_durable, ior: 4 * MIB };
+            let (ior, files) = (4 * MIB, 40);
+            return Self { file, large_random, small_sequential, small_random, small_durable, ior, files };
         }
         let file = options.size_mib / 4 * 4 * MIB;
         Self {
@@ -67,6 +83,7 @@ impl Sizes {
             small_random: file / 16,
             small_durable: file / 256,
             ior: file * 2,
+            files: options.files,
         }
     }
 }
@@ -76,7 +93,9 @@ impl Step {
     pub fn title(&self) -> Option<&str> {
         match self {
             Self::Fio { title, .. } => Some(title),
-            Self::Fill(_) | Self::Verify(_) => None,
+            Self::Fill(_) | Self::Verify(_) | Self::Clear | Self::Compare(_) => None,
+            Self::Unpack(_) => Some("unpack with tar"),
+            Self::Repair { .. } => Some("copies after the loss of a store"),
             Self::Ior { title, .. } => title.as_deref(),
         }
     }
@@ -85,7 +104,8 @@ impl Step {
     pub fn reads(&self) -> bool {
         match self {
             Self::Fio { job, .. } => !job.writes(),
-            Self::Fill(_) | Self::Verify(_) => false,
+            Self::Fill(_) | Self::Verify(_) | Self::Clear | Self::Unpack(_) | Self::Compare(_) => false,
+            Self::Repair { .. } => false,
             Self::Ior { pass, .. } => *pass == ior::Pass::Read,
         }
     }
@@ -96,8 +116,9 @@ impl Sizes {
     pub fn summary(&self) -> String {
         let [file, ior] = [self.file, self.ior].map(|bytes| bytes / MIB);
         format!(
-            "fio has four files of {file} MiB, or one of {} MiB; IOR writes {ior} MiB in all",
-            file * u64::from(JOBS)
+            "fio has four files of {file} MiB, or one of {} MiB; IOR writes {ior} MiB in all; {} files have 4 KiB",
+            file * u64::from(JOBS),
+            self.files
         )
     }
 }
@@ -111,6 +132,7 @@ impl Workload {
             VolumeWorkload::SmallBlocks => vec![Self::Small],
             VolumeWorkload::File => vec![Self::File],
             VolumeWorkload::Ior => ior(false).chain(ior(true)).collect(),
+            VolumeWorkload::Repair => vec![Self::RepairSmall, Self::RepairLarge],
         };
         named.iter().flat_map(each).collect()
     }
@@ -123,14 +145,16 @@ impl Workload {
             Self::File => "fio, one process, blocks of 1 MiB",
             Self::Ior { shared: false, .. } => "IOR, a file per process",
             Self::Ior { shared: true, .. } => "IOR, one file",
+            Self::RepairSmall => "files of 4 KiB",
+            Self::RepairLarge => "large files",
         }
     }
 
     /// What its rates count.
     pub fn unit(self) -> Unit {
         match self {
-            Self::Small => Unit::OperationsPerSecond,
-            Self::Large | Self::File | Self::Ior { .. } => Unit::MebibytesPerSecond,
+            Self::Small | Self::RepairSmall => Unit::OperationsPerSecond,
+            Self::Large | Self::File | Self::Ior { .. } | Self::RepairLarge => Unit::MebibytesPerSecond,
         }
     }
 
@@ -166,6 +190,20 @@ impl Workload {
                     Step::Fio { title: "write, fsync", job: write },
                     Step::Fio { title: "read", job: read },
                     Step::Verify(write),
+                ]
+            }
+            Self::RepairSmall => {
+                let tree = Tree { files: sizes.files, pass };
+                vec![Step::Clear, Step::Unpack(tree), tree.repair(), Step::Compare(tree)]
+            }
+            Self::RepairLarge => {
+                let job = fio::Job { pass, ..job("write", 512 * KIB, sizes) };
+                let bytes = sizes.file * u64::from(JOBS);
+                vec![
+                    Step::Clear,
+                    Step::Fill(job),
+                    Step::Repair { bytes, files: JOBS.into() },
+                    Step::Verify(job),
                 ]
             }
             Self::Ior { processes, shared } => {

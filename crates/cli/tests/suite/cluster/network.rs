@@ -12,9 +12,9 @@ use crate::support::{
     Site, assert_no_files, binary, is_root, json, processes_naming, succeed, utf8, wrapped,
 };
 
-/// The stub for ssh. Like ssh, it works from inside every node, and passes only a few variables. The host where jobs start has
-/// the machine's name; other hosts have names of the test.
-const SSH: &str = r#"#!/bin/sh
+/// Runs a command on a host, in a shell, and passes only a few variables. The host where jobs start has the machine's name; other hosts have
+/// names of the test.
+const ON: &str = r#"#!/bin/sh
 set -eu
 host=$1
 shift
@@ -23,13 +23,29 @@ for_all='env -i PATH="$PATH" HOME="$HOME" STARTED_FOR="@BASE@" sh -c "$*"'
 if [ "$host" = "@HERE@" ]; then
     exec $outside ip netns exec "@FIRST@" sh -euc "exec $for_all" sh "$@"
 fi
-exec @RELAY@ $outside ip netns exec "$host" unshare --mount --uts sh -euc '
+exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
     hostname "$1"
     mount --bind "@HOSTS@/$1" "@BASE@"
     mount --bind "@MEMORY@/$1" /dev/shm
     [ ! -d "@REMEMBERED@" ] || mount --bind "@REMEMBERED@" "@SHARED@"
     shift
     exec '"$for_all" sh "$host" "$@"
+"#;
+
+/// The stub for ssh. Like ssh, it works from inside every node, and connects to no host that is isolated, nor from there.
+const SSH: &str = r#"#!/bin/sh
+set -eu
+from=$(hostname)
+to=$1
+[ "$from" != "@HERE@" ] || from=@FIRST@
+[ "$to" != "@HERE@" ] || to=@FIRST@
+tries=0
+while [ -e "@ISOLATED@$from" ] || [ -e "@ISOLATED@$to" ]; do
+    tries=$((tries + 1))
+    [ $tries -le 150 ] || exit 255
+    sleep 0.2
+done
+exec @RELAY@ @ON@ "$@"
 "#;
 
 /// Runs a command like ssh, and can be stopped.
@@ -79,10 +95,12 @@ impl Cluster {
                 fs::create_dir_all(place.join(cluster.host(host))).expect("a directory");
             }
         }
-        fs::write(cluster.path("hostfile"), hostfile).expect("a hostfile");
+        fs::write(cluster.hostfile(), hostfile).expect("a hostfile");
         fs::write(cluster.path("relay.py"), RELAY).expect("a program");
-        fs::write(cluster.path("ssh"), cluster.ssh()).expect("a script");
-        fs::set_permissions(cluster.path("ssh"), fs::Permissions::from_mode(0o755)).expect("a mode");
+        for (name, script) in [("on", ON), ("ssh", SSH)] {
+            fs::write(cluster.path(name), cluster.filled(script)).expect("a script");
+            fs::set_permissions(cluster.path(name), fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
         cluster
     }
 
@@ -101,27 +119,35 @@ impl Cluster {
         }
     }
 
-    fn ssh(&self) -> String {
-        let here = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
-        SSH.replace("@HERE@", here.trim())
+    /// A script with the places of this cluster.
+    fn filled(&self, script: &str) -> String {
+        script
+            .replace("@HERE@", &machine())
             .replace("@TEST@", &std::process::id().to_string())
             .replace("@FIRST@", &self.host(0))
             .replace("@BASE@", utf8(self.site.base()))
             .replace("@HOSTS@", utf8(&self.hosts_dir()))
             .replace("@MEMORY@", utf8(&self.memory_dir()))
             .replace("@RELAY@", &self.relay())
+            .replace("@ISOLATED@", utf8(&self.path("isolated-")))
+            .replace("@ON@", utf8(&self.path("on")))
             .replace("@REMEMBERED@", utf8(&self.remembered_dir()))
             .replace("@SHARED@", utf8(self.shared()))
     }
 
-    /// The start of a command line of ssh, which knows its host as `$host`.
+    /// The start of a command line of ssh, which knows the hosts as `$from` and `$to`.
     fn relay(&self) -> String {
         let [relay, pids] = ["relay.py", "relays-"].map(|name| self.path(name).display().to_string());
-        if self.has_relays { format!("python3 {relay} {pids}$host") } else { String::new() }
+        if self.has_relays { format!("python3 {relay} {pids}$from-$to") } else { String::new() }
     }
 
     fn host(&self, host: u32) -> String {
         format!("{}h{host}", self.name)
+    }
+
+    /// The name that programs on a host see.
+    pub fn host_name(&self, host: u32) -> String {
+        if host == 0 { machine() } else { self.host(host) }
     }
 
     fn port(&self, host: u32) -> String {
@@ -188,21 +214,28 @@ impl Cluster {
         ip(&format!("link set {} up", self.port(host)));
     }
 
-    /// Disconnects a host, also from ssh: nothing reaches it, and no connection is closed.
+    /// Disconnects a host, also from ssh: nothing reaches it, nor leaves it, and no connection is closed.
     pub fn isolate(&self, host: u32) {
         self.cut(host);
+        fs::write(self.path(&format!("isolated-{}", self.host(host))), "").expect("written");
         self.signal_relays(host, "STOP");
     }
 
     /// Reconnects it.
     pub fn rejoin(&self, host: u32) {
         self.heal(host);
+        fs::remove_file(self.path(&format!("isolated-{}", self.host(host)))).expect("it is isolated");
         self.signal_relays(host, "CONT");
     }
 
     fn signal_relays(&self, host: u32, name: &str) {
         assert!(self.has_relays);
-        let pids = fs::read_to_string(self.path(&format!("relays-{}", self.host(host)))).expect("a relay");
+        let others = (0..self.hosts).filter(|other| *other != host);
+        let both = others.flat_map(|other| [(host, other), (other, host)]);
+        let pids = both.filter_map(|(from, to)| {
+            fs::read_to_string(self.path(&format!("relays-{}-{}", self.host(from), self.host(to)))).ok()
+        });
+        let pids: String = pids.collect();
         // Those of earlier commands have ended.
         let stopped = pids.lines().filter(|pid| signal(pid.parse().expect("a number"), name));
         assert!(stopped.count() > 0, "no relay of {host} runs");
@@ -249,16 +282,31 @@ impl Cluster {
     /// `tameike` with these arguments, on the first host.
     pub fn tameike(&self, arguments: &[&str]) -> Command {
         let mut command = wrapped("ip", &["netns", "exec", &self.host(0)], &self.site.tameike(arguments));
-        let directory = Path::new(binary()).parent().expect("the binary has a parent");
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", directory.display()));
-        command.env("TAMEIKE_SSH", self.path("ssh"));
+        command.env("PATH", path_of_binary()).env("TAMEIKE_SSH", self.path("ssh"));
         command
+    }
+
+    /// A script on a host, without ssh, which no isolation stops.
+    pub fn script(&self, host: u32, script: &str) -> Command {
+        let mut command = Command::new(self.path("on"));
+        let set_up = format!("set -eu; export TMPDIR={}; {script}", utf8(self.site.base()));
+        command.arg(self.host_name(host)).arg(set_up).env("PATH", path_of_binary());
+        command
+    }
+
+    /// The file with the hosts.
+    pub fn hostfile(&self) -> PathBuf {
+        self.path("hostfile")
+    }
+
+    /// The directories of the test.
+    pub fn site(&self) -> &Site {
+        &self.site
     }
 
     /// `tameike run` over all hosts, with a script on the first.
     pub fn job(&self, options: &[&str], script: &str) -> Command {
-        let hostfile = self.path("hostfile");
+        let hostfile = self.hostfile();
         let (hostfile, shared) = (utf8(&hostfile), utf8(self.shared()));
         let arguments =
             ["run", "--hostfile", hostfile, "--shared", shared, "--capacity", "2G", "--job", &self.name];
@@ -304,6 +352,17 @@ impl Drop for Cluster {
         // The device of the host where jobs start is in the machine's `/dev/shm`.
         let _ = fs::remove_dir_all(format!("/dev/shm/tameike-0-{}-0", self.name));
     }
+}
+
+/// The name of this machine.
+fn machine() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").expect("a name").trim().to_owned()
+}
+
+/// The variable `PATH` with the directory of the binary.
+fn path_of_binary() -> String {
+    let directory = Path::new(binary()).parent().expect("the binary has a parent");
+    format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default())
 }
 
 fn ip(arguments: &str) {

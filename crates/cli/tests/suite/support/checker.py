@@ -419,7 +419,8 @@ def check_lines(text, node, count):
     wanted = [f"{node} {number}" for number in range(count)]
     if mine != wanted:
         missing, more = set(wanted) - set(mine), len(mine) - len(set(mine))
-        raise AssertionError(f"lines of node {node}: {len(mine)} of {count}, missing {missing}, {more} twice")
+        problem = f"lines of node {node}: {len(mine)} of {count}, missing {missing}, {more} twice"
+        raise AssertionError(f"{problem}, in {text}")
 
 
 def left(directory, view, node):

@@ -126,6 +126,12 @@ fn signal_all(pids: &[u32], name: &str) -> bool {
     status.expect("kill is installed").success()
 }
 
+/// Whether a process runs, and is no zombie.
+pub fn runs(process: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
 /// Kills all programs with this directory for jobs.
 pub fn kill_programs(base: &str) {
     for entry in fs::read_dir("/proc").expect("proc").flatten() {

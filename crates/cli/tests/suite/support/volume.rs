@@ -1,13 +1,64 @@
 //! A volume that tests start, use by mounts, and disturb.
 
-use super::jobs::signal;
-use super::{Run, Site, binary, err, is_root, json, out, utf8};
+use super::jobs::{Background, signal, wait_for};
+use super::{Run, Site, binary, err, is_root, json, out, shown, utf8};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Writes files, one after another, and renames each when it is synced, until the file `end` is there. Checks all of them then. Notes the
+/// longest time that one took in milliseconds. `$V` is the volume.
+const WRITER: &str = r#"
+    mkdir mnt; tameike volume mount $V mnt; made=mnt/made-$(basename $PWD); mkdir $made
+    number=0; longest=0; before=$(date +%s%3N)
+    until [ -e end ]; do
+        number=$((number + 1))
+        head -c $((number * 7919 % 60000)) /dev/urandom > content
+        cp content $made/new; sync $made/new; mv $made/new $made/$number
+        echo "$(sha256sum < content | cut -d' ' -f1)  $made/$number" >> sums
+        now=$(date +%s%3N); took=$((now - before)); before=$now
+        [ $took -le $longest ] || longest=$took
+    done
+    sha256sum --check --quiet sums; umount mnt; echo $longest > longest"#;
+
+/// A program that writes files through a mount.
+pub struct Writer {
+    directory: PathBuf,
+    process: Background,
+}
+
+impl Writer {
+    /// Starts it in a directory, with the command that runs its script there.
+    pub fn start(directory: PathBuf, command: impl FnOnce(&str) -> Command) -> Self {
+        let process = Background::start(&mut command(WRITER));
+        let mut writer = Self { directory, process };
+        writer.await_more();
+        writer
+    }
+
+    fn count(&self) -> usize {
+        fs::read_to_string(self.directory.join("sums")).map_or(0, |text| text.lines().count())
+    }
+
+    /// Waits until it has written more files.
+    pub fn await_more(&mut self) {
+        let before = self.count();
+        wait_for("the writer", || (self.count() > before + 10 || !self.process.runs()).then_some(()));
+        assert!(self.process.runs(), "the writer has failed");
+    }
+
+    /// Returns the longest time that a file took, in milliseconds.
+    pub fn end(self) -> u64 {
+        fs::write(self.directory.join("end"), "").expect("written");
+        let output = self.process.output();
+        assert!(output.status.success(), "{}", shown(&output));
+        let longest = fs::read_to_string(self.directory.join("longest")).expect("written");
+        longest.trim().parse().expect("a number")
+    }
+}
 
 /// A volume of one node or several, which runs.
 pub struct Volume {
@@ -108,6 +159,11 @@ impl Volume {
         let output = self.script(script);
         assert!(output.status.success(), "{}{}", out(&output), err(&output));
         out(&output)
+    }
+
+    /// Starts a program that writes files through a mount.
+    pub fn writer(&self) -> Writer {
+        Writer::start(self.directory(), |script| self.command(script))
     }
 
     /// The processes of the volume: its driver, and its agents by node.

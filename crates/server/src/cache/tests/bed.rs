@@ -181,6 +181,12 @@ impl Rpc for NetRpc {
             }
             let home = destination.home();
             let (reply, payload) = net.serve(&node, (local, to, home), request, (payload, into)).await?;
+            if let Destination::Primary(_, epoch) = destination
+                && epoch != net.cluster.epoch()
+            {
+                // Like an agent, which confirms that no other node has served its homes meanwhile.
+                return Err(Errno::EREMCHG.into());
+            }
             net.travel().await;
             Ok(Answer { reply, payload })
         })
