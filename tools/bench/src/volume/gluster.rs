@@ -78,7 +78,8 @@ pub fn repair(hosts: &Hosts, limits: &Limits) -> Outcome<f64> {
     for place in &places {
         call(hosts, &["volume", "reset-brick", NAME, place, place, "commit", "force"])?;
     }
-    call(hosts, &["volume", "heal", NAME, "full"])?;
+    // It is refused until the new bricks are connected.
+    wait_for("the start of the heal", limits, || Ok(call(hosts, &["volume", "heal", NAME, "full"]).is_ok()))?;
     wait::until("the heal of GlusterFS", HEAL_LIMIT, || {
         limits.interrupt.check()?;
         // Inodes are cheap to count, so that the files need not be counted all the time.

@@ -194,7 +194,8 @@ impl Workload {
             }
             Self::RepairSmall => {
                 let tree = Tree { files: sizes.files, pass };
-                vec![Step::Clear, Step::Unpack(tree), tree.repair(), Step::Compare(tree)]
+                let repair = Step::Repair { bytes: tree.bytes(), files: tree.files.into() };
+                vec![Step::Clear, Step::Unpack(tree), repair, Step::Compare(tree)]
             }
             Self::RepairLarge => {
                 let job = fio::Job { pass, ..job("write", 512 * KIB, sizes) };

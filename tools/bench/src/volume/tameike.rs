@@ -6,6 +6,7 @@ use crate::outcome::{Context, Outcome, output_of};
 use crate::place::Limits;
 use crate::wait;
 use serde_json::Value;
+use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -66,10 +67,20 @@ pub fn repair(hosts: &Hosts, program: &Path, limits: &Limits) -> Outcome<f64> {
             Ok(is_so(&volume.replicas()?))
         })
     };
-    wait("the first copy of lost data", &|replicas| replicas["homes_being_copied"] != 0)?;
-    let watch = Stopwatch::start();
-    wait("copies of lost data", &|replicas| replicas["homes_with_one_copy"] == 0)?;
-    let seconds = watch.elapsed().as_secs_f64();
+    let is_whole = |replicas: &Value| {
+        replicas["excluded"] != Value::Array(Vec::new()) && replicas["homes_with_one_copy"] == 0
+    };
+    // Of the last status before the first copy.
+    let begun = Cell::new(Stopwatch::start());
+    wait("the first copy of lost data", &|replicas| {
+        let copies = replicas["homes_being_copied"] != 0 || is_whole(replicas);
+        if !copies {
+            begun.set(Stopwatch::start());
+        }
+        copies
+    })?;
+    wait("copies of lost data", &is_whole)?;
+    let seconds = begun.get().elapsed().as_secs_f64();
     volume.call(0, &["restart", NAME, "--nodes", &lost.to_string(), "--new-store"])?;
     wait("the new store", &|replicas| {
         replicas["excluded"] == Value::Array(Vec::new()) && replicas["homes_being_copied"] == 0
@@ -107,7 +118,7 @@ impl<'a> Volume<'a> {
     fn replicas(&self) -> Outcome<Value> {
         let text = self.call(0, &["status", NAME, "--json"])?;
         let status: Value = serde_json::from_str(&text).context(|| "understand the status of a volume")?;
-        match &status[0]["running"]["replicas"] {
+        match &status[0]["agents"]["replicas"] {
             Value::Null => Err(format!("the status of the volume has no replicas: {text}")),
             replicas => Ok(replicas.clone()),
         }

@@ -1,7 +1,6 @@
 //! Many small files, which `tar` unpacks on a host and later compares.
 
 use super::hosts::Hosts;
-use super::plan::Step;
 use super::sample::Measured;
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
@@ -26,9 +25,9 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The repair of its copies.
-    pub fn repair(self) -> Step {
-        Step::Repair { bytes: u64::from(self.files) * SIZE as u64, files: self.files.into() }
+    /// Bytes of all files.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.files) * SIZE as u64
     }
 
     /// Unpacks it in `directory` of a host.
@@ -39,7 +38,7 @@ impl Tree {
         Ok(Measured {
             seconds: watch.elapsed().as_secs_f64(),
             operations: self.files.into(),
-            bytes: f64::from(self.files) * SIZE as f64,
+            bytes: self.bytes() as f64,
             latency_us: None,
             programs_seconds: None,
         })
