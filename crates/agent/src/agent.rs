@@ -69,6 +69,12 @@ impl Agent {
         self.rpc.clone()
     }
 
+    /// Closes the connections to other agents.
+    fn close(&self) {
+        self.rpc.close();
+        self.fabric.close();
+    }
+
     /// Spawns a task for the driver, and returns the channel of its result.
     fn begin<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Receiver<T> {
         let (sender, receiver) = channel();
@@ -465,7 +471,7 @@ impl AgentControl for Agent {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
         let (Some(store), Some(dir)) = (&self.store, self.device_dir()) else {
-            self.fabric.close();
+            self.close();
             return Ok(Undrained::default());
         };
         let packing = self.packing.get();
@@ -474,7 +480,7 @@ impl AgentControl for Agent {
         // Other agents, which may have copies, stop as well.
         let sync = store.ledger.sync_own(true);
         let synced = pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), sync));
-        self.fabric.close();
+        self.close();
         let late = || Fault::new(Errno::ETIMEDOUT, "the journal could not be synced within the grace time");
         synced.ok_or_else(late)??;
         packed?;
