@@ -10,7 +10,7 @@ use crate::files::{FileLine, FileSelection};
 use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
-use crate::packing::{self, Packing, Plain};
+use crate::packing::{self, OfNode, Packing, Plain};
 use crate::ring::Ring;
 use crate::storage::{self, OnDamage};
 use crate::views::{LocalFiles, Views};
@@ -69,6 +69,12 @@ impl Agent {
         self.rpc.clone()
     }
 
+    /// Closes the connections to other agents.
+    fn close(&self) {
+        self.rpc.close();
+        self.fabric.close();
+    }
+
     /// Spawns a task for the driver, and returns the channel of its result.
     fn begin<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Receiver<T> {
         let (sender, receiver) = channel();
@@ -84,12 +90,12 @@ impl Agent {
     }
 
     /// Opens the shared directory with its packed files, if the job has one.
-    fn packed(&self, cluster: &Cluster) -> Result<Option<&Packing>> {
+    fn packed(&self, cluster: &Arc<Cluster>) -> Result<Option<&Packing>> {
         let (Some(dir), Some(plain)) = (&self.start.shared_dir, &self.shared) else { return Ok(None) };
-        let (runtime, rpc) = (self.system.runtime(), self.rpc());
-        let (device, aggregate) = (self.device_dir(), self.start.aggregate);
+        let (runtime, rpc, lease) = (self.system.runtime(), self.rpc(), &self.lease);
+        let of_node = OfNode { runtime, cluster, rpc, lease, device_dir: self.device_dir() };
         let plain = Plain { dir, tree: plain.clone(), change_log: self.change_log.clone() };
-        let packing = Packing::open(plain, device, aggregate, runtime, cluster, rpc)?;
+        let packing = Packing::open(plain, self.start.aggregate, of_node)?;
         Ok(Some(self.packing.get_or_init(|| packing)))
     }
 
@@ -451,7 +457,13 @@ impl AgentControl for Agent {
         self.begin(async move { check.run().await }).recv().map_err(|_| stopped())
     }
 
-    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
+    fn stop(
+        &self,
+        grace: Duration,
+        drained: bool,
+        packer: Option<NodeId>,
+        stopping: &mut dyn FnMut(),
+    ) -> Result<Undrained> {
         if let Some(attachments) = self.attachments.get() {
             attachments.stop();
         }
@@ -459,15 +471,16 @@ impl AgentControl for Agent {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
         let (Some(store), Some(dir)) = (&self.store, self.device_dir()) else {
-            self.fabric.close();
+            self.close();
             return Ok(Undrained::default());
         };
-        let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained, stopping));
+        let packing = self.packing.get();
+        let packed = packing.map_or(Ok(()), |packing| packing.finish(drained, packer, stopping));
         let runtime = self.system.runtime().clone();
         // Other agents, which may have copies, stop as well.
         let sync = store.ledger.sync_own(true);
         let synced = pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), sync));
-        self.fabric.close();
+        self.close();
         let late = || Fault::new(Errno::ETIMEDOUT, "the journal could not be synced within the grace time");
         synced.ok_or_else(late)??;
         packed?;

@@ -89,7 +89,7 @@ pub struct Parts<'a> {
     pub process: fn() -> ProcessState,
     /// Whether homes report cache holders to readers.
     pub holders: bool,
-    /// Packer of the shared directory, if this node is it.
+    /// Packer of the shared directory, if this node is it or may become it.
     pub packing: Option<Arc<PackService>>,
 }
 

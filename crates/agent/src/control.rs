@@ -261,6 +261,8 @@ pub enum AgentRequest {
         keep: bool,
         /// Other nodes have all that this node has: remove dirty data too.
         discard: bool,
+        /// The node that is the packer and ends packing, in a job with replicas.
+        packer: Option<NodeId>,
     },
 }
 
@@ -464,11 +466,18 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     fn end_waits(&self) {}
 
     /// Stops the agent. Flushes in progress may take `grace`; data that is dirty then stays in the journal. `drained` means that no
-    /// node has dirty data. Call it once; other calls in progress return soon after. It calls `stopping` as it makes progress.
+    /// node has dirty data. In a job with replicas, `packer` is the node that ends packing. Call it once; other calls in progress return soon
+    /// after. It calls `stopping` as it makes progress.
     ///
     /// # Errors
     /// The journal could not be closed; the caller must keep the device directory.
-    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained>;
+    fn stop(
+        &self,
+        grace: Duration,
+        drained: bool,
+        packer: Option<NodeId>,
+        stopping: &mut dyn FnMut(),
+    ) -> Result<Undrained>;
 
     /// Inspects the device directory of a failed agent, without changing its dirty data.
     ///

@@ -53,7 +53,7 @@ pub struct Services {
     pub extents: Arc<ExtentStore>,
     /// Tracks requests of programs.
     pub activity: Arc<Activity>,
-    /// Packer of the shared directory, if this node is it.
+    /// Packer of the shared directory, if this node is it or may become it.
     pub packing: Option<Arc<PackService>>,
     /// What this node repeats on backups; `None` if the homes of the job have no replicas.
     pub replicas: Option<Arc<Replicas>>,
@@ -394,7 +394,7 @@ impl Service for Node {
                 Request::Meta(request) => replied(meta.serve(context, request).await, Reply::Meta),
                 Request::Lock(request) => replied(locks.serve(from, request).await, Reply::Lock),
                 Request::Pack(request) => match packing {
-                    Some(packing) => replied(packing.serve(request).await, Reply::Pack),
+                    Some(packing) => replied(packing.serve(from, request).await, Reply::Pack),
                     None => (Reply::Fault(no_packer), Carried::Nothing),
                 },
                 Request::Region(request) => replied(regions.serve(from, request).await, Reply::Region),

@@ -4,6 +4,7 @@ use crate::control::Undrained;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_core::wire::pack::PACKER_HOME;
 use tameike_core::{Cluster, Errno, Fault, HomeMap, HomeSet, NodeId, Result, View};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::process;
@@ -66,9 +67,15 @@ fn undrained(store: &Store, dir: &Path, owner: Option<Owner>) -> Result<Undraine
         Some((cluster, node)) if cluster.is_replicated() => dirty_bytes(store, &cluster.map(), *node)?,
         _ => store.extents.space(View::Cache).dirty,
     };
+    let names = match &owner {
+        // A copy of what the packer has journaled.
+        Some((cluster, node)) if cluster.is_replicated() && cluster.primary(PACKER_HOME) != *node => 0,
+        _ => {
+            let dir = PosixTree::open(dir)?;
+            count_journaled(&dir)? + count_pending_promotions(&dir)?
+        }
+    };
     let Journaled { dirty, named, open } = journaled(store.ledger.clone(), owner)?;
-    let dir = PosixTree::open(dir)?;
-    let names = count_journaled(&dir)? + count_pending_promotions(&dir)?;
     Ok(Undrained { files: dirty, bytes, named, names, open })
 }
 

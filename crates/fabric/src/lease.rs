@@ -39,9 +39,9 @@ pub struct MapLease {
 }
 
 /// A change of the shared file system, until dropped.
-struct Changing<'a>(&'a MapLease);
+pub struct Changing(Arc<MapLease>);
 
-impl Drop for Changing<'_> {
+impl Drop for Changing {
     fn drop(&mut self) {
         self.0.changing.fetch_sub(1, Ordering::SeqCst);
     }
@@ -119,22 +119,14 @@ impl MapLease {
     ) -> Result<T> {
         let (mut job, begun) = (job, self.clock.monotonic());
         loop {
-            while !self.is_valid() {
-                // An excluded node may have the next map, and no lease.
-                if !serves() {
-                    return Err(Errno::EREMCHG.into());
-                }
-                self.check_wait(begun)?;
-                self.wait_valid(runtime.sleep(MAP_LEASE)).await;
-            }
+            self.wait_to_change(runtime, &serves, begun).await?;
             let (own, serves) = (self.clone(), serves.clone());
             let attempt = move || {
-                let _changing = own.begin_change();
                 // It may have been revoked since.
-                match own.is_valid() {
-                    true if serves() => Ok(job()),
-                    true => Ok(Err(Errno::EREMCHG.into())),
-                    false => Err(job),
+                match own.try_begin(serves) {
+                    Ok(Some(_changing)) => Ok(job()),
+                    Ok(None) => Err(job),
+                    Err(fault) => Ok(Err(fault)),
                 }
             };
             match runtime.block(attempt).await {
@@ -142,6 +134,38 @@ impl MapLease {
                 Err(again) => job = again,
             }
         }
+    }
+
+    /// Begins a change of the shared file system for homes on a thread that may block; as [`Self::block`].
+    ///
+    /// # Errors
+    /// Those of [`Self::block`].
+    pub async fn begin(self: &Arc<Self>, runtime: &Runtime, serves: impl Fn() -> bool) -> Result<Changing> {
+        let begun = self.clock.monotonic();
+        loop {
+            if let Some(changing) = self.try_begin(&serves)? {
+                return Ok(changing);
+            }
+            self.wait_to_change(runtime, &serves, begun).await?;
+        }
+    }
+
+    /// Waits for the lease, in a wait that has begun at a time.
+    async fn wait_to_change(
+        &self,
+        runtime: &Runtime,
+        serves: &impl Fn() -> bool,
+        begun: Duration,
+    ) -> Result<()> {
+        while !self.is_valid() {
+            // An excluded node may have the next map, and no lease.
+            if !serves() {
+                return Err(Errno::EREMCHG.into());
+            }
+            self.check_wait(begun)?;
+            self.wait_valid(runtime.sleep(MAP_LEASE)).await;
+        }
+        Ok(())
     }
 
     /// Ends a wait for the lease that has begun at this time, if it is too long.
@@ -159,11 +183,17 @@ impl MapLease {
         Err(Fault::new(Errno::EHOSTDOWN, problem))
     }
 
-    fn begin_change(&self) -> Changing<'_> {
+    /// Begins a change; `None` without the lease.
+    fn try_begin(self: &Arc<Self>, serves: impl Fn() -> bool) -> Result<Option<Changing>> {
         self.changing.fetch_add(1, Ordering::SeqCst);
+        let changing = Changing(self.clone());
         // The lease is read after that, and `revoke` ends it before the number is read.
         fence(Ordering::SeqCst);
-        Changing(self)
+        match self.is_valid() {
+            true if serves() => Ok(Some(changing)),
+            true => Err(Errno::EREMCHG.into()),
+            false => Ok(None),
+        }
     }
 
     /// Whether a change of the shared file system runs that began under the lease.

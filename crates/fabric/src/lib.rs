@@ -22,7 +22,7 @@ mod times;
 mod conformance;
 
 pub use layer::FabricLayer;
-pub use lease::MapLease;
+pub use lease::{Changing, MapLease};
 pub use time_limit::TimeLimitedCalls;
 pub use times::peer_limit;
 

@@ -21,7 +21,7 @@ pub use client::PackedTree;
 pub use client::packer_client::PackerClient;
 pub use client::storms::{STORM_FILES, STORM_SECONDS};
 pub use external::{ContainerDir, ExternalDir, OpenContainer};
-pub use server::{Packer, PackerParts, count_journaled, count_pending_promotions};
+pub use server::{DEVICE_FILES, Packer, PackerParts, count_journaled, count_pending_promotions};
 
 use std::time::Duration;
 use tameike_core::attr::S_ISGID;

@@ -83,6 +83,12 @@ impl Paths {
 }
 
 impl NameChanges {
+    /// Any name may have changed at this time.
+    pub fn unknown_at(now: Duration) -> Self {
+        let paths = || Paths { paths: HashMap::new(), cleared: Some(now) };
+        Self { made: paths(), moved: paths(), removed: paths() }
+    }
+
     /// Records a creation.
     pub fn note(&mut self, path: &[u8], now: Duration) {
         self.made.note(path, now);

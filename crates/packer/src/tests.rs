@@ -2,6 +2,7 @@
 
 mod external;
 mod lost;
+mod takeover;
 
 use super::{
     ATTRIBUTE, ContainerDir, ExternalDir, OpenContainer, PackHandler, PackedTree, Packer, PackerClient,
@@ -9,14 +10,15 @@ use super::{
 };
 use crate::client::lookup::Unlisted;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_container::Container;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::wire::pack::{PackReply, PackRequest, PackerTime};
 use tameike_core::{Errno, FileKind, Result};
-use tameike_io::os::process::monotonic;
+use tameike_io::os::process::{monotonic, random_bytes};
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs, Special, XattrMode};
 use tempfile::TempDir;
@@ -59,8 +61,9 @@ impl Bed {
             device: open(device.path().to_owned()).expect("a tree"),
             packs: true,
             size_max: 1 << 20,
+            job: None,
         };
-        let packer = Arc::new(Packer::new(parts, false).expect("the only packer"));
+        let packer = Arc::new(Packer::new(parts, false, false).expect("the only packer"));
         let tree = || {
             PackedTree::new(
                 system.runtime().clone(),
@@ -242,9 +245,14 @@ fn a_directory_with_packed_files_cannot_be_exchanged() {
     assert_eq!(bed.other.stat(b"dir").expect("a file").kind, FileKind::File);
 }
 
+fn number_of(bed: &Bed, path: &[u8]) -> u64 {
+    bed.one.stat(path).expect("it is there").inode
+}
+
 /// The creation of a file by a node that has found its directory, and no file at the path.
-fn made(path: &[u8], looked: Option<Duration>) -> PackRequest {
-    PackRequest::Create { path: path.to_vec(), mode: 0o644, uid: 0, gid: 0, looked }
+fn made(path: &[u8], looked: Option<PackerTime>) -> PackRequest {
+    let number = u64::from_le_bytes(random_bytes().expect("random bytes"));
+    PackRequest::Create { path: path.to_vec(), number, mode: 0o644, uid: 0, gid: 0, looked }
 }
 
 #[test]
@@ -259,6 +267,7 @@ fn no_file_is_created_in_a_removed_directory() {
     for path in [&b"moved/new"[..], b"empty/new"] {
         assert_eq!(errno(bed.packer.serve(made(path, None))), Some(Errno::ENOENT));
         let rename = PackRequest::Rename {
+            number: number_of(&bed, b"stays/packed"),
             from: b"stays/packed".to_vec(),
             to: path.to_vec(),
             mode: RenameMode::Replace,
@@ -273,6 +282,7 @@ fn no_file_is_created_in_a_removed_directory() {
     bed.other.make(b"swapped", &Special::Directory(0o755)).expect("made");
     bed.other.rename(b"plain", b"swapped", RenameMode::Exchange).expect("changed places");
     let rename = PackRequest::Rename {
+        number: number_of(&bed, b"stays/packed"),
         from: b"stays/packed".to_vec(),
         to: b"swapped/new".to_vec(),
         mode: RenameMode::NoReplace,
@@ -286,10 +296,10 @@ fn no_directory_is_created_at_the_path_of_a_packed_file() {
     bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
     drop(bed.one.create(b"new", 0o644).expect("made"));
     // By a node whose lookup is older.
-    let make = PackRequest::MakeDir { path: b"new".to_vec(), mode: 0o755 };
+    let make = PackRequest::MakeDir { call: 1, path: b"new".to_vec(), mode: 0o755 };
     assert_eq!(errno(bed.packer.serve(make)), Some(Errno::EEXIST));
     for (mode, reply) in [(RenameMode::NoReplace, Errno::EEXIST), (RenameMode::Replace, Errno::ENOTDIR)] {
-        let rename = PackRequest::MoveDir { from: b"dir".to_vec(), to: b"new".to_vec(), mode };
+        let rename = PackRequest::MoveDir { call: 2, from: b"dir".to_vec(), to: b"new".to_vec(), mode };
         assert_eq!(errno(bed.packer.serve(rename)), Some(reply));
     }
     assert!(!bed.is_plain("new") && bed.is_plain("dir"));
@@ -307,7 +317,7 @@ fn a_repeated_lookup_does_not_allow_to_replace_a_newer_file() {
     // It looks up again, and finds nothing. Another node creates something.
     bed.make_plain(b"new").expect("made");
     let reply = bed.packer.serve(made(b"new", Some(since)));
-    assert!(matches!(reply, Ok(PackReply::LookupFirst(again)) if again > since), "{reply:?}");
+    assert!(matches!(reply, Ok(PackReply::LookupFirst(again)) if again.time > since.time), "{reply:?}");
     assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST));
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
     drop(bed.one.create(b"new", 0o644).expect("made"));
@@ -315,7 +325,11 @@ fn a_repeated_lookup_does_not_allow_to_replace_a_newer_file() {
 
 /// The container as a later job finds it if this one fails now.
 fn as_left(bed: &Bed) -> Container {
-    let container = PosixTree::open(&bed.dir.path().join(".tameike-packed")).expect("a tree");
+    container_in(bed.dir.path())
+}
+
+fn container_in(dir: &Path) -> Container {
+    let container = PosixTree::open(&dir.join(".tameike-packed")).expect("a tree");
     Container::open(Arc::new(container)).expect("it opens")
 }
 

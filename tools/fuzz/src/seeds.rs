@@ -376,7 +376,10 @@ fn lines() -> Vec<Seed> {
 }
 
 fn stop() -> AgentCommand {
-    AgentCommand { id: 8, request: AgentRequest::Stop { grace_ms: 9, keep: true, discard: false } }
+    AgentCommand {
+        id: 8,
+        request: AgentRequest::Stop { grace_ms: 9, keep: true, discard: false, packer: Some(NodeId(1)) },
+    }
 }
 
 fn ready() -> AgentReply {

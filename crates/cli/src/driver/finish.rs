@@ -8,6 +8,7 @@ use crate::place::record::JobState;
 use crate::place::{base, janitor};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Undrained};
+use tameike_core::wire::pack::PACKER_HOME;
 use tameike_core::{Errno, Fault, NodeId};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::process::monotonic;
@@ -81,7 +82,8 @@ impl Driver {
     pub(super) fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
-        let stop = self.ask(&AgentRequest::Stop { grace_ms, keep, discard: false }, None);
+        let packer = self.record.map.as_ref().map(|map| map.primary(PACKER_HOME));
+        let stop = self.ask(&AgentRequest::Stop { grace_ms, keep, discard: false, packer }, None);
         let deadline = self.await_stop(stop, grace + limit);
         for link in &mut self.links {
             link.hang_up();

@@ -192,11 +192,6 @@ impl Driver {
                     "node 0 runs the command of the job, or is that of its driver: it cannot leave",
                 ));
             }
-            let packs =
-                plan.shared_dir.is_some() && plan.nodes[..node as usize].iter().all(|host| !host.device);
-            if packs {
-                return Err(invalid(format!("node {node} is the packer of small files: it cannot leave")));
-            }
             if let Some(fault) = self.absence(node).filter(|_| !self.may_leave_failed(node, for_good)) {
                 return Err(fault.context(format_args!("node {node}")));
             }
@@ -264,7 +259,7 @@ impl Driver {
         let grace_ms = self.record.plan.grace_s.saturating_mul(1000);
         let homes = self.leases.as_ref().map_or(0, |leases| leases.authority.homes_on(NodeId(node)));
         let keeps_store = self.volume.is_some() && homes > 0;
-        let stop = AgentRequest::Stop { grace_ms, keep: false, discard: !keeps_store };
+        let stop = AgentRequest::Stop { grace_ms, keep: false, discard: !keeps_store, packer: None };
         let answers = self.ask_some(&stop, None, |asked| asked == node);
         Step::Stopping { node, answers, keeps_store }
     }

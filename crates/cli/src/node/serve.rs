@@ -20,7 +20,7 @@ use std::time::Duration;
 use tameike_agent::control::{
     AgentCommand, AgentControl, AgentReply, AgentRequest, NodeRecord, Secret, Undrained,
 };
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::process::{monotonic, start_thread, user};
 use tameike_io::os::signal;
 use tameike_io::os::socket::peer_user;
@@ -70,7 +70,7 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>, start: &NodeStart) -> u8 {
     let order = order.unwrap_or_else(|| {
         log::warn!("the driver has exited: stopping, dirty data stays in the journal");
         serving.agent.mark_interrupted();
-        StopOrder { reply_to: None, grace_ms: start.grace_ms, keep: true, discard: false }
+        StopOrder { reply_to: None, grace_ms: start.grace_ms, keep: true, discard: false, packer: None }
     });
     stop(&serving, &order)
 }
@@ -83,6 +83,7 @@ struct StopOrder {
     keep: bool,
     /// Other nodes have all that this node has.
     discard: bool,
+    packer: Option<NodeId>,
 }
 
 impl StopOrder {
@@ -180,8 +181,8 @@ fn execute_commands<A: AgentControl>(
             driver.reply(id, reply);
             continue;
         }
-        if let AgentRequest::Stop { grace_ms, keep, discard } = command.request {
-            return Some(StopOrder { reply_to: Some((driver.clone(), id)), grace_ms, keep, discard });
+        if let AgentRequest::Stop { grace_ms, keep, discard, packer } = command.request {
+            return Some(StopOrder { reply_to: Some((driver.clone(), id)), grace_ms, keep, discard, packer });
         }
         if let AgentRequest::Lease(message) = command.request {
             // Here, as leases must not wait for a thread, and keep their order.
@@ -312,7 +313,8 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
         belongings.end_programs();
     }
     let mut stopping = || order.reply(AgentReply::Stopping);
-    let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
+    let grace = Duration::from_millis(order.grace_ms);
+    let left = serving.agent.stop(grace, !order.keep, order.packer, &mut stopping);
     report_last_changes(serving, order);
     if let Some(belongings) = belongings {
         if order.discard {

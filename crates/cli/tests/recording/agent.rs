@@ -184,7 +184,13 @@ impl AgentControl for Recording {
         Ok(Outcome { quantity, size, window, repetitions: Vec::new(), one_way: None })
     }
 
-    fn stop(&self, _grace: Duration, _drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
+    fn stop(
+        &self,
+        _grace: Duration,
+        _drained: bool,
+        _packer: Option<NodeId>,
+        stopping: &mut dyn FnMut(),
+    ) -> Result<Undrained> {
         drop(self.stopper.lock().take());
         if self.is_requested(&format!("slow-stop-{}", self.start.node.0)) {
             // Longer than the limit without progress messages.

@@ -41,6 +41,7 @@ mod packed;
 mod packed_beside;
 mod packed_faults;
 mod packed_programs;
+mod packer_failover;
 mod parallel;
 mod partitions;
 mod pjdfstest;

@@ -55,11 +55,17 @@ const STOPPED: Outage = Outage {
 /// A job on three hosts, with programs that check on all of them. Outages follow each other; after each, all data gets its copies again
 /// without a command. No program sees an error or a wrong byte.
 fn check_outages(outages: &[Outage]) {
-    let seed = seed();
-    let (mut random, cluster) = (Random::new(seed), Cluster::with_relays(&["", "", ""]));
+    let (seed, cluster) = (seed(), Cluster::with_relays(&["", "", ""]));
     let checkers = Checkers::new(&[0, 1, VICTIM], cluster.plain_dir("account"), seed);
-    let receipt = checkers.receipt();
-    let options = ["--replicas", "2", "--receipt", utf8(&receipt)];
+    check_job(outages, &cluster, &checkers, seed, &[]);
+    checkers.check(cluster.shared());
+    cluster.assert_clean();
+}
+
+/// Such a job on any hosts, with more options.
+fn check_job(outages: &[Outage], cluster: &Cluster, checkers: &Checkers, seed: u64, more: &[&str]) {
+    let (mut random, receipt) = (Random::new(seed), checkers.receipt());
+    let options = [&["--replicas", "2", "--receipt", utf8(&receipt)], more].concat();
     let script = checkers.script(VICTIM, "0 1 2", "");
     let mut running = checkers.await_begin(Background::start(&mut cluster.job(&options, &script)));
     let (rounds, milliseconds) = if is_soak() { (4, 30_000) } else { (1, 5500) };
@@ -67,16 +73,15 @@ fn check_outages(outages: &[Outage]) {
     for outage in outages.iter().cycle().take(rounds * outages.len()) {
         sleep_ms(random.below(500));
         times.push((outage.name, monotonic()));
-        (outage.begin)(&cluster);
+        (outage.begin)(cluster);
         sleep_ms(milliseconds);
-        (outage.end)(&cluster);
-        wait_for("all copies", || (!running.runs() || lacking(&cluster)? == (0, 0)).then_some(()));
+        (outage.end)(cluster);
+        wait_for("all copies", || (!running.runs() || lacking(cluster)? == (0, 0)).then_some(()));
     }
     times.push(("end", monotonic()));
     checkers.stop();
     let output = running.output();
     assert_code(&output, 0);
-    checkers.check(cluster.shared());
     let messages = err(&output);
     for outage in outages {
         assert_contains(&messages, &[outage.message, "answers again, and others reach it"]);
@@ -87,7 +92,6 @@ fn check_outages(outages: &[Outage]) {
         println!("{}: longest call on other hosts {} ms", both[0].0, longest.as_millis());
         assert!(longest < LONGEST_CALL, "{}: {longest:?}", both[0].0);
     }
-    cluster.assert_clean();
 }
 
 /// The number of excluded nodes, and of homes with one copy.
@@ -109,6 +113,24 @@ fn a_host_that_is_cut_off_is_excluded_and_readmitted() {
 #[test]
 fn a_host_that_loses_messages_in_one_direction_is_excluded_and_readmitted() {
     check_outages(&[DEAF, MUTE]);
+}
+
+/// The host is that of the packer, since the ones before have no device. It is cut off while the shared directory is not.
+///
+/// S18b. S38b. S52a. S52b. S52e.
+#[test]
+fn a_packer_on_a_host_that_is_cut_off_is_replaced_and_damages_nothing() {
+    let (seed, cluster) = (seed(), Cluster::with_relays(&["device=no", "device=no", "", "", ""]));
+    let account = cluster.plain_dir("account");
+    let checkers = Checkers::new(&[0, 1, VICTIM], account.clone(), seed).with_packed_files();
+    check_job(&[CUT, STOPPED], &cluster, &checkers, seed, &["--aggregate=on"]);
+    let copy = account.join("copy");
+    let script = format!(r#"cp -a "$TAMEIKE_CACHE" {}"#, copy.display());
+    assert_code(&cluster.job(&["--aggregate=on"], &script).output().expect("it runs"), 0);
+    checkers.check(&copy);
+    let container = cluster.shared().join(".tameike-packed");
+    assert_code(&cluster.tameike(&["agg", "verify", utf8(&container)]).output().expect("it runs"), 0);
+    cluster.assert_clean();
 }
 
 /// Time in which a job ends that need not wait for a host.

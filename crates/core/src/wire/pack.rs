@@ -3,10 +3,13 @@
 //! Paths are relative to the shared directory. The number of an open file is unique in the container.
 
 use crate::attr::{AttrChange, Timestamp};
+use crate::ids::HomeId;
 use crate::wire::meta::RenameMode;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// The home whose primary is the packer.
+pub const PACKER_HOME: HomeId = HomeId(0);
 /// Largest number of content bytes in a message.
 pub const PACKED_BYTES_MAX: usize = 128 << 10;
 /// Largest number of names in a message.
@@ -37,6 +40,39 @@ pub struct PackedStat {
     pub is_external: bool,
 }
 
+/// A file that a packer has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackedOpen {
+    /// The file.
+    pub file: u64,
+    /// The number of the packer, which is random.
+    pub packer: u64,
+}
+
+/// A time of a packer's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackerTime {
+    /// The number of the packer.
+    pub packer: u64,
+    /// The time.
+    pub time: Duration,
+}
+
+/// A part of a file on the packer's device, which a backup of [`PACKER_HOME`] keeps as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPart {
+    /// The name of the file.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    /// The size to which the backup truncates the file before it writes, if it does.
+    pub truncate: Option<u64>,
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// The bytes, at most [`PACKED_BYTES_MAX`].
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
 /// The file whose attributes change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Changed {
@@ -64,24 +100,35 @@ pub enum PackRequest {
         #[serde(with = "serde_bytes")]
         after: Vec<u8>,
     },
-    /// Creates and opens a regular file, which must not exist.
+    /// Creates and opens a regular file, which must not exist, unless it has this number: then an earlier packer has created it for the
+    /// same request. Reply: `Opened`.
     Create {
         /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
+        /// The number of the file, which is random.
+        number: u64,
         /// Permission bits.
         mode: u16,
         /// User ID of the owner.
         uid: u32,
         /// Group ID.
         gid: u32,
-        /// Time of the packer's clock from [`PackReply::LookupFirst`], since which the sender found no such name in the shared
-        /// directory; without it, the sender did so a moment before.
-        looked: Option<Duration>,
+        /// Time from [`PackReply::LookupFirst`], since which the sender found no such name in the shared directory; without it, the
+        /// sender did so a moment before.
+        looked: Option<PackerTime>,
     },
-    /// Opens a file.
+    /// Opens a file. Reply: `Opened`.
     Open {
         /// The path.
+        #[serde(with = "serde_bytes")]
+        path: Vec<u8>,
+    },
+    /// Opens a file that an earlier packer had open. Reply: `Opened`.
+    Reopen {
+        /// The file.
+        file: u64,
+        /// A path that it had.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
@@ -104,10 +151,10 @@ pub enum PackRequest {
         /// Number of bytes, at most [`PACKED_BYTES_MAX`].
         length: u32,
     },
-    /// Writes to an open file.
+    /// Writes to a file that this packer has open.
     Write {
         /// The file.
-        file: u64,
+        open: PackedOpen,
         /// Offset; `None` appends.
         offset: Option<u64>,
         /// The bytes, at most [`PACKED_BYTES_MAX`].
@@ -128,10 +175,10 @@ pub enum PackRequest {
         /// The change.
         change: AttrChange,
     },
-    /// Makes the container durable, and an open file with it.
+    /// Makes the container durable, and with it a file that this packer has open.
     Sync {
         /// The file.
-        file: Option<u64>,
+        open: Option<PackedOpen>,
     },
     /// Makes the next reads come from the file system, not from the cache of the packer's host.
     Forget,
@@ -140,9 +187,13 @@ pub enum PackRequest {
         /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
+        /// Its number. If the path has another file or none by now, the request is done. Without a number, any file is removed.
+        number: Option<u64>,
     },
-    /// Renames a file.
+    /// Renames a file. If the new path has it already, the request is done.
     Rename {
+        /// Its number.
+        number: u64,
         /// The old path.
         #[serde(with = "serde_bytes")]
         from: Vec<u8>,
@@ -154,6 +205,8 @@ pub enum PackRequest {
     },
     /// Creates an empty directory of the shared file system.
     MakeDir {
+        /// Identifies the request: it is random. A later packer does not execute it again.
+        call: u64,
         /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
@@ -162,12 +215,16 @@ pub enum PackRequest {
     },
     /// Removes a directory of the shared file system, if it has no packed files.
     RemoveDir {
+        /// Identifies the request: it is random. A later packer does not execute it again.
+        call: u64,
         /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
     /// Renames a directory of the shared file system, with the packed files below it.
     MoveDir {
+        /// Identifies the request: it is random. A later packer does not execute it again.
+        call: u64,
         /// The old path.
         #[serde(with = "serde_bytes")]
         from: Vec<u8>,
@@ -210,6 +267,8 @@ pub enum PackRequest {
         /// Size in bytes.
         size: u64,
     },
+    /// Has a backup of [`PACKER_HOME`] keep a part of a file on the packer's device.
+    Keep(KeptPart),
 }
 
 impl PackRequest {
@@ -226,6 +285,7 @@ impl PackRequest {
             | Self::Find { .. } => true,
             Self::Create { .. }
             | Self::Open { .. }
+            | Self::Reopen { .. }
             | Self::Close { .. }
             | Self::Write { .. }
             | Self::Truncate { .. }
@@ -237,7 +297,8 @@ impl PackRequest {
             | Self::MakeDir { .. }
             | Self::RemoveDir { .. }
             | Self::MoveDir { .. }
-            | Self::Mark { .. } => false,
+            | Self::Mark { .. }
+            | Self::Keep(_) => false,
         }
     }
 }
@@ -247,7 +308,7 @@ impl PackRequest {
 pub enum PackReply {
     /// It is done.
     Done,
-    /// Attributes of a file, also of one that was opened or created.
+    /// Attributes of a file.
     Stat(PackedStat),
     /// Names with their file numbers, ascending; empty at the end.
     Names(Vec<(serde_bytes::ByteBuf, u64)>),
@@ -255,8 +316,8 @@ pub enum PackReply {
     Bytes(serde_bytes::ByteBuf),
     /// The file to be created is not packed; for `Find`, the packer will not know the name for some time.
     Declined,
-    /// The sender must look up the name in the shared directory first. The time is that of the packer's clock.
-    LookupFirst(Duration),
+    /// The sender must look up the name in the shared directory first.
+    LookupFirst(PackerTime),
     /// Whether files are packed.
     Packs(bool),
     /// The name does not exist, neither packed nor in the shared directory.
@@ -265,5 +326,12 @@ pub enum PackReply {
     External {
         /// The packed file.
         file: u64,
+    },
+    /// A file that was opened or created.
+    Opened {
+        /// Its attributes.
+        stat: PackedStat,
+        /// The number of the packer that has it open.
+        packer: u64,
     },
 }

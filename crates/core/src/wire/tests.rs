@@ -143,7 +143,7 @@ fn the_kinds_of_message() {
         (Request::Admin(AdminRequest::Status), "0301"),
         (Request::Client(ClientRequest::Revoke { inodes: vec![INODE] }), "040001838404"),
         (Request::Lock(LockRequest::Blockers { inode: INODE, owner: OWNER }), "0505838404c8018201"),
-        (Request::Pack(PackRequest::Forget), "060b"),
+        (Request::Pack(PackRequest::Forget), "060c"),
         (Request::Region(RegionRequest::Changes { region: INODE, after: 300 }), "0703838404ac02"),
         (Request::Replica(ReplicaRequest::Sync), "0807"),
         (Request::Reclaim(Reclaim::default()), "0900000000"),

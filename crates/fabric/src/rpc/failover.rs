@@ -78,6 +78,23 @@ impl Inner {
         self.new_map.notify(usize::MAX);
     }
 
+    /// Ends all waits, and fails all calls from now on.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.new_map.notify(usize::MAX);
+    }
+
+    /// Checks that the agent has not stopped.
+    ///
+    /// # Errors
+    /// `EHOSTDOWN` if it has.
+    pub(super) fn check_open(&self) -> Result<()> {
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(Fault::new(Errno::EHOSTDOWN, "this agent has stopped")),
+            false => Ok(()),
+        }
+    }
+
     /// Whether the current map has moved what a request concerns away from an excluded node.
     pub(super) fn is_moved(&self, to: NodeId, scope: Scope) -> bool {
         let Ok(attached) = self.attached() else { return false };

@@ -65,6 +65,8 @@ struct Inner {
     new_map: Event,
     /// Whether the programs of this node are being ended.
     is_ending: AtomicBool,
+    /// The agent has stopped.
+    is_closed: AtomicBool,
 }
 
 /// What an agent has once it knows the nodes of its job.
@@ -89,6 +91,7 @@ impl RpcNode {
             sessions: Sessions::default(),
             new_map: Event::new(),
             is_ending: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         });
         // Weak, because the fabric owns the receiver and `Inner` owns the fabric.
         inner.fabric.attach(Arc::new(Inbound(Arc::downgrade(&inner))));
@@ -112,6 +115,11 @@ impl RpcNode {
     /// The programs of this node are being ended. If it is excluded, their calls do not wait any more until it reaches the other nodes.
     pub fn end_waits(&self) {
         self.0.end_waits();
+    }
+
+    /// The agent has stopped: calls fail from now on, and so do those that wait for a primary. A thread that runs timers may wait for one.
+    pub fn close(&self) {
+        self.0.close();
     }
 }
 
@@ -276,6 +284,7 @@ impl Inner {
         let mut patience = Patience::default();
         loop {
             let new_map = self.new_map.listen();
+            self.check_open()?;
             let (node, scope) = self.route(to)?;
             let number = number.as_ref().map(Numbered::current);
             if node == self.fabric.local() {

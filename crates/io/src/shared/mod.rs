@@ -12,6 +12,7 @@ mod change_log;
 mod directory;
 mod exact;
 mod file;
+mod hooked;
 mod ids;
 mod open_file_cache;
 mod posix;
@@ -22,6 +23,7 @@ mod translate;
 mod whole;
 
 pub use change_log::ChangeLog;
+pub use hooked::{Change, Hooked, Hooks, Written};
 pub use open_file_cache::{CacheToken, CachedFile, ContentChange, OpenFileCache, open_same};
 pub use posix::PosixTree;
 pub use recorded::Recorded;

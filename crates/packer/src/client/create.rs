@@ -55,12 +55,13 @@ impl PackedTree {
             return Err(Errno::ENOTDIR.into());
         }
         let (uid, gid) = owner_of_new(&parent, self.owner);
-        let mut looked = None;
+        let (number, mut looked) = (self.runtime.random_u64(), None);
         loop {
-            match packer.call(PackRequest::Create { path: path.to_vec(), mode, uid, gid, looked })? {
-                PackReply::Stat(stat) => {
+            let create = PackRequest::Create { path: path.to_vec(), number, mode, uid, gid, looked };
+            match packer.call(create)? {
+                PackReply::Opened { stat, packer: by } => {
                     self.absent.note(path, seen.unwrap_or(now));
-                    return self.opened(packer, &stat, Access::Write).map(Some);
+                    return self.opened(packer, path, (&stat, by), Access::Write).map(Some);
                 }
                 PackReply::Declined => return Ok(None),
                 PackReply::LookupFirst(since) => {

@@ -15,7 +15,7 @@ use crate::recent_lookups::RecentLookups;
 use crate::{ATTRIBUTE, CONTAINER, unless_missing};
 use listing::MergedDir;
 use open_file::{ExternalAccess, PackedFile};
-use packer_client::PackerClient;
+use packer_client::{PackerClient, unexpected_reply};
 use std::sync::Arc;
 use std::time::Duration;
 use storms::Storms;
@@ -23,7 +23,7 @@ use tameike_container::split_path;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{PackRequest, PackedStat};
+use tameike_core::wire::pack::{PackReply, PackRequest, PackedOpen, PackedStat};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
@@ -117,16 +117,18 @@ impl PackedTree {
         Ok(unless_missing(self.stat_packed(path))?.is_some())
     }
 
-    /// Wraps a file that the packer has opened.
+    /// Wraps a file that the packer of the number `by` has opened.
     fn opened(
         &self,
         packer: &PackerClient,
-        stat: &PackedStat,
+        path: &[u8],
+        (stat, by): (&PackedStat, u64),
         access: Access,
     ) -> Result<Arc<dyn SharedFile>> {
         let (plain, container) = (self.plain.clone(), self.container.clone());
         let external = ExternalAccess { plain, container, access, size_max: self.size_max };
-        let file = PackedFile::new(packer.clone(), self.runtime.clone(), stat.number, external);
+        let open = PackedOpen { file: stat.number, packer: by };
+        let file = PackedFile::new((packer.clone(), self.runtime.clone()), open, path, external);
         if stat.is_external {
             file.content()?;
         }
@@ -194,7 +196,10 @@ impl SharedFs for PackedTree {
             |plain| plain.open(path, access),
             || {
                 let Some(packer) = &self.packer else { return Err(Errno::ENOENT.into()) };
-                self.opened(packer, &packer.stat(PackRequest::Open { path: path.to_vec() })?, access)
+                match packer.call(PackRequest::Open { path: path.to_vec() })? {
+                    PackReply::Opened { stat, packer: by } => self.opened(packer, path, (&stat, by), access),
+                    other => Err(unexpected_reply(&other)),
+                }
             },
         )
     }
@@ -228,7 +233,8 @@ impl SharedFs for PackedTree {
             let stat = self.plain.make(path, special)?;
             return self.unless_packed(path, stat);
         };
-        self.done_there(packer, PackRequest::MakeDir { path: path.to_vec(), mode: *mode }, &[path])?;
+        let call = self.runtime.random_u64();
+        self.done_there(packer, PackRequest::MakeDir { call, path: path.to_vec(), mode: *mode }, &[path])?;
         self.plain.stat(path)
     }
 
@@ -245,7 +251,8 @@ impl SharedFs for PackedTree {
             |plain| plain.stat(path).map(drop),
             || self.stat_packed(path).and_then(|_| Err(Errno::ENOTDIR.into())),
         )?;
-        self.done_there(packer, PackRequest::RemoveDir { path: path.to_vec() }, &[path])
+        let call = self.runtime.random_u64();
+        self.done_there(packer, PackRequest::RemoveDir { call, path: path.to_vec() }, &[path])
     }
 
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
@@ -355,6 +362,6 @@ impl SharedFs for PackedTree {
     }
 
     fn sync_name(&self, _: &[u8]) -> Result<()> {
-        self.packer.as_ref().map_or(Ok(()), |packer| packer.done(PackRequest::Sync { file: None }))
+        self.packer.as_ref().map_or(Ok(()), |packer| packer.done(PackRequest::Sync { open: None }))
     }
 }

@@ -15,11 +15,24 @@ impl PackedTree {
             return self.plain.unlink(path);
         }
         self.check_names_beside(path)?;
-        let packed = unless_missing(packer.done(PackRequest::Unlink { path: path.to_vec() }))?;
+        let packed = self.unlink_packed(packer, path)?;
         match unless_missing(self.plain.unlink(path))?.or(packed) {
             Some(()) => Ok(()),
             None => Err(Errno::ENOENT.into()),
         }
+    }
+
+    /// Removes the packed file at a path, if there is one.
+    fn unlink_packed(&self, packer: &PackerClient, path: &[u8]) -> Result<Option<()>> {
+        // A packer that gets the request after an earlier one must not take a file that was created since.
+        let number = match packer.may_move() {
+            true => match unless_missing(self.stat_packed(path))? {
+                Some(stat) => Some(stat.number),
+                None => return Ok(None),
+            },
+            false => None,
+        };
+        unless_missing(packer.done(PackRequest::Unlink { path: path.to_vec(), number }))
     }
 
     /// The packer checks the container's permissions only: this checks those of the shared directory.
@@ -35,24 +48,22 @@ impl PackedTree {
         mode: RenameMode,
     ) -> Result<()> {
         [from, to].into_iter().try_for_each(|path| self.check_names_beside(path))?;
-        let (old, new) = (from.to_vec(), to.to_vec());
+        let (call, old, new) = (self.runtime.random_u64(), from.to_vec(), to.to_vec());
         match unless_missing(self.plain.stat(from))? {
             Some(stat) if stat.kind == FileKind::Directory => {
                 if self.is_packed(to)? {
                     let exists = mode == RenameMode::NoReplace;
                     return Err(if exists { Errno::EEXIST } else { Errno::ENOTDIR }.into());
                 }
-                self.done_there(packer, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
+                self.done_there(packer, PackRequest::MoveDir { call, from: old, to: new, mode }, &[from, to])
             }
             Some(_) if mode == RenameMode::Exchange && is_dir(&*self.plain, to)? => {
-                self.done_there(packer, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
+                self.done_there(packer, PackRequest::MoveDir { call, from: old, to: new, mode }, &[from, to])
             }
             Some(_) => self.rename_plain(packer, from, to, mode),
             None => {
-                if !self.is_packed(from)? {
-                    return Err(Errno::ENOENT.into());
-                }
-                self.rename_packed(packer, from, to, mode)
+                let number = self.stat_packed(from)?.number;
+                self.rename_packed(packer, (from, number), to, mode)
             }
         }
     }
@@ -78,22 +89,28 @@ impl PackedTree {
                 self.is_packed_as_well(from)?;
                 return Err(Errno::EEXIST.into());
             }
-            unless_missing(packer.done(PackRequest::Unlink { path: to.to_vec() }))?;
+            self.unlink_packed(packer, to)?;
         }
         if hides_packed {
             // The old name must disappear. If it was free, another node may have created a file there by now.
-            unless_missing(packer.done(PackRequest::Unlink { path: from.to_vec() }))?;
+            self.unlink_packed(packer, from)?;
         }
         Ok(())
     }
 
     /// Renames a packed file, which stays packed.
-    fn rename_packed(&self, packer: &PackerClient, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+    fn rename_packed(
+        &self,
+        packer: &PackerClient,
+        (from, number): (&[u8], u64),
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         let (dir, _) = split(to).ok_or(Errno::EBUSY)?;
         if self.plain.stat(dir)?.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        let rename = PackRequest::Rename { from: from.to_vec(), to: to.to_vec(), mode };
+        let rename = PackRequest::Rename { number, from: from.to_vec(), to: to.to_vec(), mode };
         match (unless_missing(self.plain.stat(to))?, mode) {
             (Some(_), RenameMode::NoReplace) => Err(Errno::EEXIST.into()),
             (_, RenameMode::Exchange) => Err(Errno::EINVAL.into()),
@@ -115,7 +132,8 @@ impl PackedTree {
                 }
                 // Another node has created a file at the path, or the outcome is unknown.
                 let back = RenameMode::Replace;
-                packer.done(PackRequest::Rename { from: to.to_vec(), to: from.to_vec(), mode: back })?;
+                let (from, to) = (to.to_vec(), from.to_vec());
+                packer.done(PackRequest::Rename { number, from, to, mode: back })?;
                 found.and(Err(Errno::EEXIST.into()))
             }
         }

@@ -4,12 +4,12 @@ use super::attributes::{stat_external, stat_of, times_of};
 use super::packer_client::unexpected_reply;
 use crate::PackerClient;
 use crate::external::ExternalDir;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tameike_container::format::external::name;
 use tameike_core::attr::AttrChange;
-use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest};
-use tameike_core::{Errno, Result};
+use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest, PackedOpen};
+use tameike_core::{Errno, Fault, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, retry_revalidated};
 
@@ -27,6 +27,13 @@ pub struct PackedFile {
     packer: PackerClient,
     runtime: Runtime,
     file: u64,
+    /// The number of the packer that has it open.
+    by: AtomicU64,
+    /// Its path when it was opened.
+    path: Vec<u8>,
+    /// Writes that the packer has got, and how many of them it has synced.
+    writes: AtomicU64,
+    synced: AtomicU64,
     external: ExternalAccess,
     /// The external file, once the content is external.
     content: OnceLock<Arc<dyn SharedFile>>,
@@ -36,11 +43,20 @@ pub struct PackedFile {
 
 impl PackedFile {
     /// A file that the packer has just opened.
-    pub fn new(packer: PackerClient, runtime: Runtime, file: u64, external: ExternalAccess) -> Self {
+    pub fn new(
+        (packer, runtime): (PackerClient, Runtime),
+        PackedOpen { file, packer: by }: PackedOpen,
+        path: &[u8],
+        external: ExternalAccess,
+    ) -> Self {
         Self {
             packer,
             runtime,
             file,
+            by: AtomicU64::new(by),
+            path: path.to_vec(),
+            writes: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
             external,
             content: OnceLock::new(),
             is_announced: AtomicBool::new(false),
@@ -59,18 +75,55 @@ impl PackedFile {
         Ok(&**self.content.get_or_init(|| content))
     }
 
+    /// Sends a request on the open file. Another packer than the one that has opened it opens it first.
+    ///
+    /// # Errors
+    /// `EREMCHG` if the earlier packer had got writes that it has not synced: they may be lost, and the caller repeats them.
+    fn call(&self, request: impl Fn(PackedOpen) -> PackRequest) -> Result<PackReply> {
+        let open = || PackedOpen { file: self.file, packer: self.by.load(Ordering::Acquire) };
+        match self.packer.call(request(open())) {
+            Err(fault) if fault.errno == Errno::ESTALE && self.packer.may_move() => {
+                self.reopen()?;
+                self.packer.call(request(open()))
+            }
+            replied => replied,
+        }
+    }
+
+    fn reopen(&self) -> Result<()> {
+        let (writes, synced) = (self.writes.load(Ordering::Acquire), self.synced.load(Ordering::Acquire));
+        match self.packer.call(PackRequest::Reopen { file: self.file, path: self.path.clone() })? {
+            // The container has what was written to a removed file.
+            PackReply::Opened { stat, .. } if writes != synced && stat.nlink > 0 => {
+                Err(Fault::new(Errno::EREMCHG, "the packer has changed, and may lack what was written last"))
+            }
+            PackReply::Opened { packer, .. } => {
+                self.by.store(packer, Ordering::Release);
+                Ok(())
+            }
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    fn write(&self, part: &[u8], offset: Option<u64>) -> impl Fn(PackedOpen) -> PackRequest {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        move |open| PackRequest::Write { open, offset, bytes: part.to_vec() }
+    }
+
     /// Calls the packer for the content, or `act` with the external file.
     fn request_or_act(
         &self,
-        request: impl FnOnce() -> PackRequest,
+        request: impl Fn(PackedOpen) -> PackRequest,
         act: impl FnOnce(&dyn SharedFile) -> Result<()>,
     ) -> Result<()> {
         if self.content.get().is_some() {
             return act(self.content_to_change()?);
         }
-        if !self.is_external(request())? {
+        if !self.is_external(request)? {
             return Ok(());
         }
+        // The packer has synced what it had.
+        self.synced.fetch_max(self.writes.load(Ordering::Acquire), Ordering::AcqRel);
         self.is_announced.store(true, Ordering::Relaxed);
         act(self.content()?)
     }
@@ -78,15 +131,15 @@ impl PackedFile {
     /// As [`Self::content`], for changes: fails on files of another job, and announces the change to the packer.
     fn content_to_change(&self) -> Result<&dyn SharedFile> {
         if !self.is_announced.load(Ordering::Relaxed) {
-            self.is_external(PackRequest::Expect { file: self.file, size: 0 })?;
+            self.is_external(|open| PackRequest::Expect { file: open.file, size: 0 })?;
             self.is_announced.store(true, Ordering::Relaxed);
         }
         self.content()
     }
 
     /// Whether the caller must repeat the request on the external file; otherwise the packer has served it.
-    fn is_external(&self, request: PackRequest) -> Result<bool> {
-        match self.packer.call(request)? {
+    fn is_external(&self, request: impl Fn(PackedOpen) -> PackRequest) -> Result<bool> {
+        match self.call(request)? {
             PackReply::Done => Ok(false),
             PackReply::External { .. } => Ok(true),
             other => Err(unexpected_reply(&other)),
@@ -104,8 +157,10 @@ impl Drop for PackedFile {
         // The thread that drops a file may be one that must not block.
         let closed = self.runtime.block(move || packer.done(PackRequest::Close { file }));
         self.runtime.spawn(async move {
-            if let Err(fault) = closed.await {
-                log::warn!("closing a packed file: {fault}");
+            match closed.await {
+                // A packer that has taken over does not have it open.
+                Err(fault) if fault.errno != Errno::ESTALE => log::warn!("closing a packed file: {fault}"),
+                _ => {}
             }
         });
     }
@@ -113,7 +168,10 @@ impl Drop for PackedFile {
 
 impl SharedFile for PackedFile {
     fn stat(&self) -> Result<FileStat> {
-        let stat = self.packer.stat(PackRequest::StatOpen { file: self.file })?;
+        let stat = match self.call(|open| PackRequest::StatOpen { file: open.file })? {
+            PackReply::Stat(stat) => stat,
+            other => return Err(unexpected_reply(&other)),
+        };
         let plain = &*self.external.plain;
         match stat.is_external {
             true => Ok(stat_external(plain, &stat, &self.content()?.stat()?)),
@@ -125,9 +183,10 @@ impl SharedFile for PackedFile {
         let mut filled = 0;
         while filled < buffer.len() && self.content.get().is_none() {
             let length = (buffer.len() - filled).min(self.packer.bytes_max());
+            let at = offset + filled as u64;
             let request =
-                PackRequest::Read { file: self.file, offset: offset + filled as u64, length: length as u32 };
-            let bytes = match self.packer.call(request)? {
+                |open: PackedOpen| PackRequest::Read { file: open.file, offset: at, length: length as u32 };
+            let bytes = match self.call(request)? {
                 PackReply::Bytes(bytes) if bytes.len() <= length => bytes,
                 PackReply::External { .. } => {
                     self.content()?;
@@ -151,7 +210,7 @@ impl SharedFile for PackedFile {
         if size <= self.external.size_max && self.content.get().is_none() {
             return Ok(());
         }
-        self.request_or_act(|| PackRequest::Expect { file: self.file, size }, |_| Ok(()))
+        self.request_or_act(|open| PackRequest::Expect { file: open.file, size }, |_| Ok(()))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
@@ -160,24 +219,21 @@ impl SharedFile for PackedFile {
         }
         let mut offset = offset;
         for part in bytes.chunks(self.packer.bytes_max()) {
-            let request =
-                || PackRequest::Write { file: self.file, offset: Some(offset), bytes: part.to_vec() };
-            self.request_or_act(request, |content| content.write_at(part, offset))?;
+            self.request_or_act(self.write(part, Some(offset)), |content| content.write_at(part, offset))?;
             offset += part.len() as u64;
         }
         Ok(())
     }
 
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        bytes.chunks(self.packer.bytes_max()).try_for_each(|part| {
-            let request = || PackRequest::Write { file: self.file, offset: None, bytes: part.to_vec() };
-            self.request_or_act(request, |content| content.append(part))
-        })
+        bytes
+            .chunks(self.packer.bytes_max())
+            .try_for_each(|part| self.request_or_act(self.write(part, None), |content| content.append(part)))
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
         self.request_or_act(
-            || PackRequest::Truncate { file: self.file, size },
+            |open| PackRequest::Truncate { file: open.file, size },
             |content| content.truncate(size),
         )
     }
@@ -216,11 +272,13 @@ impl SharedFile for PackedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        let synced = self.content.get();
-        synced.map_or(Ok(()), |content| content.sync())?;
+        let content = self.content.get();
+        content.map_or(Ok(()), |content| content.sync())?;
         // The packer makes the name durable as well.
-        let is_external = self.is_external(PackRequest::Sync { file: Some(self.file) })?;
-        if is_external && synced.is_none() { self.content()?.sync() } else { Ok(()) }
+        let writes = self.writes.load(Ordering::Acquire);
+        let is_external = self.is_external(|open| PackRequest::Sync { open: Some(open) })?;
+        self.synced.fetch_max(writes, Ordering::AcqRel);
+        if is_external && content.is_none() { self.content()?.sync() } else { Ok(()) }
     }
 
     fn forget_pages(&self) -> Result<()> {
@@ -243,7 +301,8 @@ impl SharedFile for PackedFile {
         if self.content.get().is_some() && *change == times {
             return self.content_to_change()?.change(&times);
         }
-        let request = PackRequest::Change { of: Changed::Open(self.file), change: change.clone() };
+        let request =
+            |open: PackedOpen| PackRequest::Change { of: Changed::Open(open.file), change: change.clone() };
         if self.is_external(request)? { self.content()?.change(&times) } else { Ok(()) }
     }
 

@@ -4,20 +4,20 @@ use crate::{LOCAL_BYTES_MAX, PackHandler};
 use std::sync::Arc;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest, PackedStat};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, NodeId, Result};
-use tameike_fabric::Rpc;
+use tameike_core::{Errno, Fault, Result};
+use tameike_fabric::{Destination, Rpc};
 
 /// Sends requests to the packer; blocks.
 #[derive(Clone)]
 pub enum PackerClient {
     /// The packer of this agent. It serves on the calling thread, so that no thread of a pool waits for another of the same pool.
     Local(Arc<dyn PackHandler>),
-    /// The packer of another agent.
+    /// The packer of another agent, or of the node that serves its home now: that may be this one.
     Remote {
         /// Carries the requests.
         rpc: Arc<dyn Rpc>,
-        /// The node of the packer.
-        node: NodeId,
+        /// The node of the packer, or its home.
+        to: Destination,
     },
 }
 
@@ -26,14 +26,18 @@ impl PackerClient {
     pub fn call(&self, request: PackRequest) -> Result<PackReply> {
         match self {
             Self::Local(packer) => packer.serve(request),
-            Self::Remote { rpc, node } => {
-                match pollster::block_on(rpc.call((*node).into(), Request::Pack(request), None, None))?.reply
-                {
+            Self::Remote { rpc, to } => {
+                match pollster::block_on(rpc.call(*to, Request::Pack(request), None, None))?.reply {
                     Reply::Pack(reply) => Ok(reply),
                     other => Err(unexpected_reply(&other)),
                 }
             }
         }
+    }
+
+    /// Whether another node may become the packer, and then get requests that this one has executed.
+    pub(crate) fn may_move(&self) -> bool {
+        matches!(self, Self::Remote { to: Destination::Home(_), .. })
     }
 
     /// Bytes of file content in one request, at most.

@@ -31,7 +31,8 @@ use tameike_io::Crc32c;
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, Allocate, SharedFile, SharedFs};
 
-const NAMES: [&[u8]; 2] = [b"packed.0", b"packed.1"];
+/// Its files.
+pub const NAMES: [&[u8]; 2] = [b"packed.0", b"packed.1"];
 const MAGIC: [u8; 8] = *b"tmkpack1";
 const HEADER_SIZE: usize = 32;
 const RECORD_HEAD_SIZE: usize = 8;

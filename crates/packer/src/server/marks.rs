@@ -5,7 +5,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_io::shared::self_and_ancestors;
 
 /// The marks, by directory.
-#[derive(Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Marks(BTreeMap<Vec<u8>, bool>);
 
 impl Marks {
@@ -15,6 +15,19 @@ impl Marks {
             Some(packs) => self.0.insert(dir, packs),
             None => self.0.remove(&dir),
         };
+    }
+
+    /// Those in a note: each is `+` or `-`, the directory, and a zero.
+    pub fn of_note(note: &[u8]) -> Self {
+        let mark = |mark: &[u8]| mark.split_first().map(|(sign, dir)| (dir.to_vec(), *sign == b'+'));
+        Self(note.split(|&byte| byte == 0).filter_map(mark).collect())
+    }
+
+    /// The note.
+    pub fn note(&self) -> Vec<u8> {
+        let mark =
+            |(dir, packs): (&Vec<u8>, &bool)| [if *packs { b"+" } else { b"-" }, &dir[..], b"\0"].concat();
+        self.0.iter().flat_map(mark).collect()
     }
 
     /// The mark of a directory, or of the nearest one above with a mark.
@@ -68,6 +81,13 @@ mod tests {
         assert_eq!(marks.of(b"a/not/x"), Some(true));
         marks.set(Vec::new(), Some(false));
         assert_eq!(marks.of(b"abc"), Some(false));
+    }
+
+    #[test]
+    fn marks_are_found_in_their_note() {
+        let mut marks = marks();
+        marks.set(Vec::new(), Some(false));
+        assert!(Marks::of_note(&marks.note()) == marks && Marks::of_note(b"") == Marks::default());
     }
 
     #[test]

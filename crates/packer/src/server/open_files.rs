@@ -2,6 +2,7 @@
 
 use super::entries::packed_stat;
 use super::entry_log::EntryLog;
+use super::succession::is_removed;
 use std::collections::BTreeMap;
 use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::session::draft::{Draft, Reading};
@@ -30,7 +31,7 @@ impl OpenFile {
 
     /// Its attributes.
     pub fn stat(&self) -> PackedStat {
-        let nlink = u32::from(self.draft.path.is_some());
+        let nlink = u32::from(self.path().is_some_and(|path| !is_removed(path)));
         packed_stat(&self.identity, &self.draft.node, self.draft.size, nlink)
     }
 
@@ -178,7 +179,12 @@ impl OpenFiles {
 
     /// Counts another open of the file at a path, and returns its attributes; nothing where it is not open.
     pub fn reopen(&mut self, path: &[u8]) -> Option<PackedStat> {
-        let file = self.files.get_mut(self.paths.get(path)?)?;
+        self.reopen_number(*self.paths.get(path)?)
+    }
+
+    /// Counts another open of a file, and returns its attributes; nothing where it is not open.
+    pub fn reopen_number(&mut self, number: u64) -> Option<PackedStat> {
+        let file = self.files.get_mut(&number)?;
         file.opens += 1;
         Some(file.stat())
     }

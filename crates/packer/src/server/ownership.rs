@@ -1,5 +1,6 @@
 //! Ownership of the container of a shared directory: one job at a time writes it.
 
+use super::succession::Succession;
 use crate::CONTAINER;
 use std::sync::Arc;
 use tameike_container::{FIRST_OF_HOSTS, Geometry, Listing, Superblock};
@@ -43,7 +44,7 @@ pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Super
 /// The owner of a container.
 pub(crate) enum Ownership {
     /// This job, which holds the lock where the file system has locks.
-    Ours(Option<Arc<dyn SharedFile>>),
+    Ours(Option<OwnerLock>),
     /// Another job or user.
     Foreign(Errno, String),
 }
@@ -78,8 +79,29 @@ fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
     }
 }
 
-/// Takes the ownership of a container.
-pub(crate) fn take(fs: &dyn SharedFs) -> Result<Ownership> {
+/// The lock of the owner, until dropped.
+pub(crate) struct OwnerLock {
+    file: Arc<dyn SharedFile>,
+    /// An earlier packer of the job may hold it still: its agent is stopped, or its host is cut off.
+    is_held: bool,
+}
+
+impl OwnerLock {
+    /// Takes the lock if an earlier packer of the job has held it.
+    pub(crate) fn take_again(&mut self) {
+        self.is_held = self.is_held || self.file.try_lock(0, 1).unwrap_or(false);
+    }
+}
+
+/// Whether the lock file has the name of this job, one of whose packers has written it.
+fn is_of(lock: &dyn SharedFile, job: &str) -> Result<bool> {
+    let mut found = vec![0; job.len() + 1];
+    let count = lock.read_at(&mut found, 0)?;
+    Ok(found[..count] == *job.as_bytes())
+}
+
+/// Takes the ownership of a container. A packer that takes over has it if another packer of the `job` holds the lock.
+pub(crate) fn take(fs: &dyn SharedFs, job: Option<&str>, succession: Succession) -> Result<Ownership> {
     let name = String::from_utf8_lossy(CONTAINER);
     let lock = match open_lock(fs) {
         Err(fault) if fault.kind() == FaultKind::Denied => return Ok(of_another_user()),
@@ -91,7 +113,19 @@ pub(crate) fn take(fs: &dyn SharedFs) -> Result<Ownership> {
         opened => opened?,
     };
     match lock.try_lock(0, 1) {
-        Ok(true) => Ok(Ownership::Ours(Some(lock))),
+        Ok(true) => {
+            if let Some(job) = job {
+                lock.truncate(0)?;
+                lock.write_at(job.as_bytes(), 0)?;
+            }
+            Ok(Ownership::Ours(Some(OwnerLock { file: lock, is_held: true })))
+        }
+        Ok(false)
+            if succession == Succession::Later
+                && job.is_some_and(|job| is_of(&*lock, job).unwrap_or(false)) =>
+        {
+            Ok(Ownership::Ours(Some(OwnerLock { file: lock, is_held: false })))
+        }
         Ok(false) => {
             let why =
                 format!("another job packs files of this shared directory ({name}): wait until it has ended");

@@ -2,21 +2,22 @@
 
 use super::directory_rename::DirectoryRenamer;
 use super::directory_snapshots::{CachedLookup, DirectorySnapshots};
+use super::marks::Marks;
 use super::promote::Promoter;
 use super::requests::{puts_entry, serve_from, serve_without_store};
 use super::state::{SharedState, State};
 use super::store::{Created, NewFile, Store};
+use super::succession::{CALLS, MARKS, Succession};
 use crate::external::OpenContainer;
 use crate::recent_lookups::NameChanges;
 use crate::{CONTAINER, LOCAL_BYTES_MAX, PackHandler, is_dir, unless_missing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
-use tameike_core::{Errno, Result};
-use tameike_io::os::process::monotonic;
+use tameike_core::wire::pack::{Changed, PackReply, PackRequest, PackedStat, PackerTime};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::{monotonic, random_bytes};
 use tameike_io::shared::{SharedFs, Special, split};
 
 /// External files of removed files that may wait for a sync.
@@ -36,12 +37,17 @@ pub struct PackerParts {
     pub packs: bool,
     /// The size up to which content is in the container. Larger content is external.
     pub size_max: u64,
+    /// The name of the job, if another node may take over from this packer.
+    pub job: Option<String>,
 }
 
 /// The packer of a job.
 pub struct Packer {
     parts: PackerParts,
     may_share: bool,
+    succession: Succession,
+    /// Its number, which is random.
+    number: u64,
     state: SharedState,
     snapshots: DirectorySnapshots,
     pieces_moved: AtomicU64,
@@ -50,18 +56,30 @@ pub struct Packer {
 /// The outcome of the first step of a creation.
 enum Creating {
     Created(Created),
+    /// An earlier packer has created the file.
+    Found(PackedStat),
     /// The file is not created, for this reason.
     Not(PackReply),
 }
 
 impl Packer {
-    /// The packer of a shared directory. Opens the container if there is one, and finishes what earlier incarnations have begun.
+    /// The packer of a shared directory. Opens the container if there is one, and finishes what earlier incarnations have begun. One that
+    /// `takes_over` continues for another packer of its job, which may hold the lock still, and changes nothing any more.
     ///
     /// # Errors
     /// `EBUSY` when another job has the container, unless `may_share`: then the packer only reads it. The errors of the file system.
-    pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let (state, snapshots, pieces_moved) = Default::default();
-        let packer = Self { parts, may_share, state, snapshots, pieces_moved };
+    pub fn new(parts: PackerParts, may_share: bool, takes_over: bool) -> Result<Self> {
+        let (snapshots, pieces_moved, mut state) = Default::default();
+        let number = u64::from_le_bytes(random_bytes()?);
+        let succession = match (&parts.job, takes_over) {
+            (None, _) => Succession::Only,
+            (Some(_), false) => Succession::First,
+            (Some(_), true) => Succession::Later,
+        };
+        if succession == Succession::Later {
+            state = SharedState::after_another(monotonic());
+        }
+        let packer = Self { parts, may_share, succession, number, state, snapshots, pieces_moved };
         if unless_missing(packer.plain().stat(CONTAINER))?.is_none() {
             return Ok(packer);
         }
@@ -71,6 +89,10 @@ impl Packer {
             packer.renamer(store).finish_interrupted()?;
             let container = store.external.dir.clone();
             packer.promoter(&*container).finish_interrupted(store)?;
+            match succession {
+                Succession::Later => state.read_notes()?,
+                Succession::Only | Succession::First => store.remove_left()?,
+            }
         }
         drop(state);
         Ok(packer)
@@ -82,7 +104,8 @@ impl Packer {
             Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
             _ => {}
         }
-        Store::open((self.parts.container)()?, &*self.parts.device, self.may_share)
+        let succession = (self.parts.job.as_deref(), self.succession);
+        Store::open((self.parts.container)()?, &*self.parts.device, self.may_share, succession)
     }
 
     fn plain(&self) -> &dyn SharedFs {
@@ -97,16 +120,25 @@ impl Packer {
         Promoter { plain: self.plain(), container, pieces: &self.pieces_moved }
     }
 
+    fn opened(&self, stat: PackedStat) -> PackReply {
+        PackReply::Opened { stat, packer: self.number }
+    }
+
+    fn look_first(&self) -> PackReply {
+        PackReply::LookupFirst(PackerTime { packer: self.number, time: monotonic() })
+    }
+
     /// Creates a file. `looked`: the client knows that the path was free at this time.
-    fn create(&self, file: &NewFile<'_>, looked: Option<Duration>) -> Result<PackReply> {
+    fn create(&self, file: &NewFile<'_>, looked: Option<PackerTime>) -> Result<PackReply> {
         let creating = self.begin_create(&mut self.state.lock(), file, looked)?;
         let created = match creating {
             Creating::Created(created) => created,
+            Creating::Found(stat) => return Ok(self.opened(stat)),
             Creating::Not(reply) => return Ok(reply),
         };
         self.state.write_with_others(created.entry.address);
         self.state.with_store(|store| store.end_create(&created))?;
-        Ok(PackReply::Stat(created.stat))
+        Ok(self.opened(created.stat))
     }
 
     /// Since the client's lookups its directory may have been removed, and another agent may have created a file at the path.
@@ -114,19 +146,25 @@ impl Packer {
         &self,
         state: &mut State,
         file: &NewFile<'_>,
-        looked: Option<Duration>,
+        looked: Option<PackerTime>,
     ) -> Result<Creating> {
         let path = file.path;
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
-        if state.store.as_mut().is_some_and(|store| store.stat(path).is_ok()) {
-            return Err(Errno::EEXIST.into());
+        if let Some(store) = &mut state.store
+            && let Ok(there) = store.stat(path)
+        {
+            return match there.number == file.number {
+                true => store.open_file(path).map(Creating::Found),
+                false => Err(Errno::EEXIST.into()),
+            };
         }
         if !self.packs(state, dir) {
             return Ok(Creating::Not(PackReply::Declined));
         }
-        let now = monotonic();
-        if state.names.may_have(path, looked, now) {
-            return Ok(Creating::Not(PackReply::LookupFirst(now)));
+        // Another packer had another clock.
+        let looked = looked.filter(|looked| looked.packer == self.number).map(|looked| looked.time);
+        if state.names.may_have(path, looked, monotonic()) {
+            return Ok(Creating::Not(self.look_first()));
         }
         self.check_dir_of(path, &state.names)?;
         state.store_or_open(|| self.open_store())?.begin_create(file).map(Creating::Created)
@@ -175,12 +213,12 @@ impl Packer {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
         match self.snapshots.lookup(self.plain(), dir, name, monotonic) {
             CachedLookup::Absent => {}
-            CachedLookup::Unknown => return Ok(PackReply::LookupFirst(monotonic())),
+            CachedLookup::Unknown => return Ok(self.look_first()),
             CachedLookup::Unavailable => return Ok(PackReply::Declined),
         }
         let State { store, names, .. } = &mut *self.state.lock();
         if names.may_have(path, None, monotonic()) {
-            return Ok(PackReply::LookupFirst(monotonic()));
+            return Ok(self.look_first());
         }
         let Some(store) = store else { return Ok(PackReply::Missing) };
         store.refresh()?;
@@ -196,8 +234,49 @@ impl Packer {
         store.stat(path).map(PackReply::Stat)
     }
 
-    fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        let State { store, names, .. } = &mut *self.state.lock();
+    /// Notes a request that changes a directory, for a later packer. Returns the inode number in the note of an earlier packer, which may
+    /// have executed the request.
+    fn begin_call(&self, state: &mut State, call: u64, inode: u64) -> Result<Option<u64>> {
+        if self.succession == Succession::Only {
+            return Ok(None);
+        }
+        if let Some(earlier) = state.calls.earlier(call) {
+            return Ok(Some(earlier));
+        }
+        state.calls.add(call, inode);
+        let note = state.calls.note();
+        let store = state.store_or_open(|| self.open_store())?;
+        if store.check().is_ok() {
+            store.put_note(CALLS, Some(&note))?;
+        }
+        Ok(None)
+    }
+
+    /// Changes the marks. A later packer has them, too.
+    fn change_marks(&self, state: &mut State, change: impl FnOnce(&mut Marks)) -> Result<()> {
+        let mut marks = state.marks.clone();
+        change(&mut marks);
+        if self.succession != Succession::Only && marks != state.marks {
+            let store = state.store_or_open(|| self.open_store())?;
+            if store.check().is_ok() {
+                store.put_note(MARKS, Some(&marks.note()))?;
+            }
+        }
+        state.marks = marks;
+        Ok(())
+    }
+
+    fn make_dir(&self, call: u64, path: &[u8], mode: u16) -> Result<()> {
+        let state = &mut *self.state.lock();
+        if self.succession != Succession::Only {
+            let is_there = unless_missing(self.plain().stat(path))?.is_some();
+            match (state.calls.earlier(call), is_there) {
+                (Some(_), true) => return Ok(()),
+                (None, true) => return Err(Errno::EEXIST.into()),
+                (_, false) => drop(self.begin_call(state, call, 0)?),
+            }
+        }
+        let State { store, names, .. } = state;
         let now = monotonic();
         names.note(path, now);
         if let Some(store) = store {
@@ -212,8 +291,13 @@ impl Packer {
         Ok(())
     }
 
-    fn remove_dir(&self, path: &[u8]) -> Result<()> {
-        let State { store, names, .. } = &mut *self.state.lock();
+    fn remove_dir(&self, call: u64, path: &[u8]) -> Result<()> {
+        let state = &mut *self.state.lock();
+        let is_repeated = self.begin_call(state, call, 0)?.is_some();
+        if is_repeated && unless_missing(self.plain().stat(path))?.is_none() {
+            return Ok(());
+        }
+        let State { store, names, .. } = state;
         if let Some(store) = store {
             store.refresh()?;
             if store.has_below(path)? {
@@ -227,11 +311,12 @@ impl Packer {
     }
 
     /// Renames a directory with its packed files and its marks.
-    fn rename_dir(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+    fn rename_dir(&self, call: u64, (from, to): (&[u8], &[u8]), mode: RenameMode) -> Result<()> {
         // A rename syncs.
         let _one = self.state.lock_syncs();
         let mut state = self.state.lock();
-        let State { store, names, marks, .. } = &mut *state;
+        let is_renamed = self.is_renamed(&mut state, call, (from, to))?;
+        let State { store, names, .. } = &mut *state;
         let now = monotonic();
         names.note_moved(to, now);
         names.note_removed(from, now);
@@ -240,13 +325,25 @@ impl Packer {
             names.note_removed(to, now);
         }
         match store {
+            _ if is_renamed => {}
             Some(store) => self.renamer(store).rename(from, to, mode)?,
             None => self.plain().rename(from, to, mode)?,
         }
-        marks.moved(from, to, mode);
+        self.change_marks(&mut state, |marks| marks.moved(from, to, mode))?;
         drop(state);
         [from, to].iter().for_each(|dir| self.snapshots.moved(dir));
         Ok(())
+    }
+
+    /// Whether an earlier packer has renamed a directory for this request. Notes the request otherwise.
+    fn is_renamed(&self, state: &mut State, call: u64, (from, to): (&[u8], &[u8])) -> Result<bool> {
+        if self.succession == Succession::Only {
+            return Ok(false);
+        }
+        let inode = |path| Ok::<_, Fault>(unless_missing(self.plain().stat(path))?.map(|stat| stat.inode));
+        let (at_old, at_new) = (inode(from)?, inode(to)?);
+        let earlier = self.begin_call(state, call, at_old.unwrap_or(0))?;
+        Ok(earlier.is_some() && earlier == at_new)
     }
 
     fn packs(&self, state: &State, dir: &[u8]) -> bool {
@@ -269,7 +366,23 @@ impl Packer {
         if let PackRequest::Rename { to, .. } = &request {
             self.check_dir_of(to, names)?;
         }
-        serve_from(store, self.plain(), self.parts.size_max, request)
+        match request {
+            PackRequest::Open { path } => Ok(self.opened(store.open_file(&path)?)),
+            PackRequest::Reopen { file, path } => Ok(self.opened(store.reopen_file(file, &path)?)),
+            request => serve_from(store, self.plain(), self.parts.size_max, request),
+        }
+    }
+
+    /// Fails with `ESTALE` if another packer has opened the file that a request writes or syncs: this one lacks what that one has buffered.
+    fn check_opener(&self, request: &PackRequest) -> Result<()> {
+        match request {
+            PackRequest::Write { open, .. } | PackRequest::Sync { open: Some(open) }
+                if open.packer != self.number =>
+            {
+                Err(Fault::new(Errno::ESTALE, "another packer has opened the file"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends the job: makes all changes durable, promotes external files if the job was `drained`, and writes the index. Files that cannot
@@ -283,7 +396,7 @@ impl Packer {
         }
         let container = store.external.dir.clone();
         let promoter = self.promoter(&*container);
-        let ended = promoter.count(store.end_journal());
+        let ended = promoter.count(store.remove_left().and_then(|()| store.end_journal()));
         let promoted = if drained && ended.is_ok() { promoter.promote_all(&mut store) } else { Ok(()) };
         store.finish()?;
         ended.and(promoted)
@@ -303,6 +416,7 @@ impl Packer {
 
 impl PackHandler for Packer {
     fn serve(&self, request: PackRequest) -> Result<PackReply> {
+        self.check_opener(&request)?;
         if puts_entry(&request) {
             // A client that is about to write much finds the space of removed files free.
             let is_large = matches!(request, PackRequest::Expect { .. });
@@ -315,21 +429,22 @@ impl PackHandler for Packer {
         match request {
             PackRequest::Packs { dir } => Ok(PackReply::Packs(self.packs(&self.state.lock(), &dir))),
             PackRequest::Mark { dir, packs } => {
-                self.state.lock().marks.set(dir, packs);
-                Ok(PackReply::Done)
+                self.change_marks(&mut self.state.lock(), |marks| marks.set(dir, packs)).map(done)
             }
-            PackRequest::Create { path, mode, uid, gid, looked } => {
-                self.create(&NewFile { path: &path, mode, uid, gid }, looked)
+            PackRequest::Create { path, number, mode, uid, gid, looked } => {
+                self.create(&NewFile { path: &path, number, mode, uid, gid }, looked)
             }
             PackRequest::Named { path } => self.stat_hidden(&path),
             PackRequest::Find { path } => self.find(&path),
             PackRequest::Read { file, offset, length } => self.read(file, offset, length as usize),
             PackRequest::Change { of, change } => self.change(of, &change),
-            PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
-            PackRequest::Sync { file } => self.state.sync(file),
-            PackRequest::MoveDir { from, to, mode } => self.rename_dir(&from, &to, mode).map(done),
-            PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(done),
-            PackRequest::RemoveDir { path } => self.remove_dir(&path).map(done),
+            PackRequest::Sync { open: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
+            PackRequest::Sync { open } => self.state.sync(open.map(|open| open.file)),
+            PackRequest::MoveDir { call, from, to, mode } => {
+                self.rename_dir(call, (&from, &to), mode).map(done)
+            }
+            PackRequest::MakeDir { call, path, mode } => self.make_dir(call, &path, mode).map(done),
+            PackRequest::RemoveDir { call, path } => self.remove_dir(call, &path).map(done),
             request => self.serve_open(request),
         }
     }

@@ -7,7 +7,7 @@ use tameike_core::{Errno, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// The numbers, 8 bytes each, little-endian. The last one may be incomplete.
-const NAME: &[u8] = b"packed.out";
+pub const NAME: &[u8] = b"packed.out";
 const NUMBER_SIZE: usize = size_of::<u64>();
 
 /// The numbers of the external files to promote.

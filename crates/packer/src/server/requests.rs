@@ -3,7 +3,7 @@
 use super::external::make_external;
 use super::store::Store;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::wire::pack::{PackReply, PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::SharedFs;
 
@@ -26,15 +26,28 @@ pub fn serve_from(
             let names = store.names(&dir, &after)?;
             Ok(PackReply::Names(names.into_iter().map(|(name, file)| (name.into(), file)).collect()))
         }
-        PackRequest::Open { path } => store.open_file(&path).map(PackReply::Stat),
         PackRequest::Close { file } => done(store.close_file(file)),
         PackRequest::StatOpen { file } => store.stat_open(file).map(PackReply::Stat),
-        PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
+        PackRequest::Write { open, offset, bytes } => done(store.write(open.file, &bytes, offset)),
         PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
         PackRequest::Expect { .. } => Ok(PackReply::Done),
         PackRequest::Forget => done(store.forget_pages()),
-        PackRequest::Unlink { path } => done(store.unlink(&path)),
-        PackRequest::Rename { from, to, mode } => {
+        PackRequest::Unlink { path, number } => {
+            let is_it = |stat: PackedStat| number.is_none_or(|number| number == stat.number);
+            match store.stat(&path).map(is_it) {
+                Ok(false) => Ok(PackReply::Done),
+                Err(fault) if fault.errno == Errno::ENOENT && number.is_some() => Ok(PackReply::Done),
+                Ok(true) | Err(_) => done(store.unlink(&path)),
+            }
+        }
+        PackRequest::Rename { number, from, to, mode } => {
+            let is_at =
+                |store: &mut Store, path: &[u8]| store.stat(path).is_ok_and(|stat| stat.number == number);
+            match (is_at(store, &from), is_at(store, &to)) {
+                (true, _) => {}
+                (false, true) => return Ok(PackReply::Done),
+                (false, false) => return Err(Errno::ENOENT.into()),
+            }
             match mode {
                 RenameMode::Exchange => return Err(Errno::EINVAL.into()),
                 RenameMode::NoReplace if store.stat(&to).is_ok() => return Err(Errno::EEXIST.into()),
@@ -55,6 +68,7 @@ pub fn serve_without_store(request: &PackRequest) -> Result<PackReply> {
         | PackRequest::StatOpen { .. }
         | PackRequest::Write { .. }
         | PackRequest::Truncate { .. }
+        | PackRequest::Reopen { .. }
         | PackRequest::Expect { .. } => Err(Errno::ESTALE.into()),
         PackRequest::Stat { .. }
         | PackRequest::Open { .. }
@@ -82,9 +96,9 @@ pub fn puts_entry(request: &PackRequest) -> bool {
 /// The open file whose content a request changes, and the size that this needs.
 fn size_after(store: &mut Store, request: &PackRequest) -> Result<Option<(u64, u64)>> {
     Ok(match request {
-        PackRequest::Write { file, offset, bytes } => {
-            let offset = offset.map_or_else(|| store.stat_open(*file).map(|stat| stat.size), Ok)?;
-            Some((*file, offset.saturating_add(bytes.len() as u64)))
+        PackRequest::Write { open, offset, bytes } => {
+            let offset = offset.map_or_else(|| store.stat_open(open.file).map(|stat| stat.size), Ok)?;
+            Some((open.file, offset.saturating_add(bytes.len() as u64)))
         }
         PackRequest::Truncate { file, size } | PackRequest::Expect { file, size } => Some((*file, *size)),
         _ => None,

@@ -2,8 +2,10 @@
 
 use super::marks::Marks;
 use super::store::Store;
+use super::succession::{CALLS, Calls, MARKS};
 use crate::recent_lookups::NameChanges;
 use parking_lot::{Mutex, MutexGuard};
+use std::time::Duration;
 use tameike_core::wire::pack::PackReply;
 use tameike_core::{Errno, Fault, Result};
 
@@ -14,6 +16,7 @@ pub struct State {
     pub store: Option<Store>,
     has_ended: bool,
     pub marks: Marks,
+    pub calls: Calls,
     pub names: NameChanges,
 }
 
@@ -26,6 +29,14 @@ impl State {
             None => open()?,
         };
         Ok(self.store.insert(store))
+    }
+
+    /// Takes what an earlier packer of the job has noted in the container.
+    pub fn read_notes(&mut self) -> Result<()> {
+        let Some(store) = &self.store else { return Ok(()) };
+        self.marks = Marks::of_note(&store.note(MARKS)?.unwrap_or_default());
+        self.calls = Calls::of_note(&store.note(CALLS)?.unwrap_or_default());
+        Ok(())
     }
 
     /// Ends the job: returns the store, which no request opens again.
@@ -46,6 +57,12 @@ pub struct SharedState {
 }
 
 impl SharedState {
+    /// The state of a packer that takes over at this time.
+    pub fn after_another(now: Duration) -> Self {
+        let state = State { names: NameChanges::unknown_at(now), ..State::default() };
+        Self { state: Mutex::new(state), ..Self::default() }
+    }
+
     /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()

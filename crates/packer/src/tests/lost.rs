@@ -275,8 +275,8 @@ fn the_journal_stays_small() {
     while number < 4 * (4 << 20) / 300 {
         assert!(monotonic() < end, "only {number} files in time");
         let path = format!("{}{number}", "long".repeat(60));
-        let reply = bed.packer.serve(made(path.as_bytes(), Some(monotonic())));
-        let Ok(PackReply::Stat(stat)) = reply else { panic!("{reply:?}") };
+        let reply = bed.packer.serve(made(path.as_bytes(), None));
+        let Ok(PackReply::Opened { stat, .. }) = reply else { panic!("{reply:?}") };
         bed.packer.serve(PackRequest::Close { file: stat.number }).expect("closed");
         number += 1;
         largest = noted(&bed).max(largest);

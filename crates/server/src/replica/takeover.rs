@@ -23,6 +23,7 @@ use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::Request;
 use tameike_core::wire::lock::FileLock;
 use tameike_core::wire::meta::Opener;
+use tameike_core::wire::pack::PackRequest;
 use tameike_core::wire::reclaim::{OpenFile, Reclaim, Reclaimed};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Cluster, HomeId, HomeMap, InodeId, MapEpoch, NodeId, Result};
@@ -408,11 +409,14 @@ pub fn is_served_by_primaries(request: &Request) -> bool {
         Request::Unit(UnitRequest::WaitForSpace { .. })
         | Request::Admin(_)
         | Request::Client(_)
-        | Request::Pack(_)
+        | Request::Pack(PackRequest::Keep(_))
         | Request::Replica(_)
         | Request::Reclaim(_) => false,
-        Request::Meta(_) | Request::Unit(_) | Request::Cache(_) | Request::Lock(_) | Request::Region(_) => {
-            true
-        }
+        Request::Meta(_)
+        | Request::Unit(_)
+        | Request::Cache(_)
+        | Request::Lock(_)
+        | Request::Pack(_)
+        | Request::Region(_) => true,
     }
 }

@@ -89,7 +89,10 @@ impl Site {
     /// `tameike run --local NODES --shared DIR [OPTIONS] -- sh -euc SCRIPT`, with the binary on the PATH.
     pub fn job(&self, nodes: u32, options: &[&str], script: &str) -> Command {
         let nodes = nodes.to_string();
-        let mut arguments = vec!["run", "--local", &nodes, "--shared", utf8(&self.shared)];
+        let mut arguments = vec!["run", "--shared", utf8(&self.shared)];
+        if !options.contains(&"--hostfile") {
+            arguments.extend(["--local", &nodes]);
+        }
         let [preloads, has_no_ring] = ["--preload", "--no-ring"].map(|option| options.contains(&option));
         if !preloads && !has_no_ring && preload::is_wanted() {
             arguments.push("--preload");

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tameike_io::os::process::host_name;
 
 /// Programs that check what they see, on some nodes of a job.
 pub struct Checkers {
@@ -22,6 +23,11 @@ impl Checkers {
     pub fn new(writers: &'static [u32], directory: PathBuf, seed: u64) -> Self {
         println!("TAMEIKE_SEED={seed}");
         Self { seed, writers, directory, packs: false }
+    }
+
+    /// The job packs the files of the cache view.
+    pub fn with_packed_files(self) -> Self {
+        Self { packs: true, ..self }
     }
 
     fn nodes(&self, separator: &str) -> String {
@@ -100,6 +106,7 @@ pub struct Trial {
     pub site: Site,
     pub job: Job,
     nodes: u32,
+    hostfile: Option<PathBuf>,
     pub directory: PathBuf,
 }
 
@@ -109,12 +116,19 @@ impl Trial {
         let (site, job) = new_job(&format!("{name}-{seed:x}"));
         let directory = site.plain().to_owned();
         let checkers = Checkers::new(writers, directory.clone(), seed);
-        Self { checkers, random: Random::new(seed), site, job, nodes, directory }
+        Self { checkers, random: Random::new(seed), site, job, nodes, hostfile: None, directory }
+    }
+
+    /// Has node 1 pack the files of the cache view in a job of four nodes: node 0, the node of the command, has no device.
+    pub fn with_packer_on_node_1(mut self) -> Self {
+        assert_eq!(self.nodes, 4, "this host has four names");
+        self.hostfile = Some(hostfile_of_node_1(&self.directory));
+        self.with_packed_files()
     }
 
     /// Has the job pack the files of the cache view.
     pub fn with_packed_files(mut self) -> Self {
-        self.checkers.packs = true;
+        self.checkers = self.checkers.with_packed_files();
         self
     }
 
@@ -124,7 +138,8 @@ impl Trial {
         let receipt = self.checkers.receipt();
         let options = ["--job", &self.job.name, "--replicas", replicas, "--receipt", utf8(&receipt)];
         let packed: &[&str] = if self.checkers.packs { &["--aggregate=on"] } else { &[] };
-        let options = [&options[..], &["--memory", "256MiB"], packed].concat();
+        let hosts = self.hostfile.as_ref().map_or_else(Vec::new, |file| vec!["--hostfile", utf8(file)]);
+        let options = [&options[..], &["--memory", "256MiB"], packed, &hosts].concat();
         let running = Background::start(&mut self.site.job(self.nodes, &options, &script));
         self.checkers.await_begin(running)
     }
@@ -165,6 +180,14 @@ impl Trial {
     pub fn operations(&self) -> u64 {
         self.checkers.operations()
     }
+}
+
+/// Writes a hostfile with four names of this host, the first one of which has no device, into a directory.
+pub fn hostfile_of_node_1(directory: &Path) -> PathBuf {
+    let path = directory.join("hosts");
+    let hosts = format!("localhost device=no\n127.0.0.1\n::1\n{}\n", host_name());
+    fs::write(&path, hosts).expect("written");
+    path
 }
 
 /// Files that a receipt reports as synced are in a directory, and have the receipt's checksums.

@@ -90,3 +90,24 @@ fn a_call_fails_if_no_other_node_has_the_home() {
     let failed = wait(&runtime, a.rpc.call(B.into(), count(1), None, None)).err();
     assert_eq!(failed.map(|fault| fault.errno), Some(Errno::EHOSTDOWN));
 }
+
+/// Regression: when an agent had stopped, a call to a home waited for the next primary, on a thread that the timers needed.
+#[test]
+fn calls_end_with_the_agent() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let (a, b) = replicated_pair(&network);
+    let (runtime, home) = (network.runtime(), home_of(&a.cluster, B));
+    done(wait(&runtime, a.rpc.call(home.into(), count(1), None, None)));
+    drop(b);
+    network.kill(B);
+    let (resolver, answer) = promise();
+    let call = a.rpc.call(home.into(), count(2), None, None);
+    runtime.spawn(async move { resolver.resolve(call.await) });
+    wait_until(&runtime, || a.memory.events.lock().contains(&(B, PeerEvent::Failed)));
+    a.rpc.close();
+    let later = wait(&runtime, a.rpc.call(home.into(), count(3), None, None));
+    for answer in [wait(&runtime, answer), later] {
+        assert_eq!(answer.err().map(|fault| fault.errno), Some(Errno::EHOSTDOWN));
+    }
+    assert!(a.memory.executed.lock().is_empty());
+}

@@ -3,17 +3,19 @@
 use super::Store;
 use crate::server::entries::identity_of;
 use crate::server::open_files::OpenFile;
+use crate::server::succession::{Succession, is_removed, removed_path};
 use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::session::draft::{Draft, Reading};
 use tameike_container::{Content, HandedOverBlock, IndexEntry, Node, check_path};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, FileKind, Result};
-use tameike_io::os::process::{random_bytes, wall};
+use tameike_io::os::process::wall;
 
 /// A file to be created.
 pub struct NewFile<'a> {
     pub path: &'a [u8],
+    pub number: u64,
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
@@ -30,13 +32,13 @@ impl Store {
     /// Creates a file that must not exist, and opens it. [`Self::end_create`] ends that, once the entry was written. Fails with `EEXIST` if
     /// it exists.
     pub fn begin_create(&mut self, file: &NewFile<'_>) -> Result<Created> {
-        let NewFile { path, mode, uid, gid } = *file;
+        let NewFile { path, number, mode, uid, gid } = *file;
         check_path(path)?;
         if self.stat(path).is_ok() {
             return Err(Errno::EEXIST.into());
         }
         self.begin()?;
-        let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
+        let now = wall();
         let identity = Identity { number, ctime: now, location: ContentLocation::Internal };
         let node = Node::new(FileKind::File, mode & 0o7777, (uid, gid), now);
         let node = Node { target: identity.encode(), ..node };
@@ -90,12 +92,31 @@ impl Store {
         Ok(self.files.insert(OpenFile::new(draft, identity, None)))
     }
 
+    /// Opens a file that an earlier packer had open, whatever path it has now. It had this path. Fails with `ESTALE` if it is gone.
+    pub fn reopen_file(&mut self, number: u64, path: &[u8]) -> Result<PackedStat> {
+        if let Some(stat) = self.files.reopen_number(number) {
+            return Ok(stat);
+        }
+        let is_it = |store: &mut Self, path: &[u8]| store.stat(path).is_ok_and(|stat| stat.number == number);
+        let known = [path.to_vec(), removed_path(number)].into_iter().find(|path| is_it(self, path));
+        let path = match known {
+            Some(path) => path,
+            // It was renamed.
+            None => self.below(b"")?.into_iter().find(|path| is_it(self, path)).ok_or(Errno::ESTALE)?,
+        };
+        self.open_file(&path)
+    }
+
     /// Ends one open of a file. If the last writes fail, the file stays open.
     pub fn close_file(&mut self, number: u64) -> Result<()> {
         if self.files.get(number)?.is_last_open() {
             self.publish(number)?;
             if let Some(address) = self.files.get(number)?.put_at() {
                 self.log.write_entry(address)?;
+            }
+            let path = self.files.get(number)?.path().filter(|path| is_removed(path)).map(<[u8]>::to_vec);
+            if let (Some(path), Succession::First) = (path, self.succession) {
+                self.remove_name(&path)?;
             }
         }
         self.drop_open(number);
@@ -133,7 +154,13 @@ impl Store {
     pub fn write(&mut self, number: u64, bytes: &[u8], offset: Option<u64>) -> Result<()> {
         self.begin()?;
         let buffered = self.files.buffered();
-        self.files.get(number)?.write(&mut self.log, bytes, offset, buffered)
+        self.files.get(number)?.write(&mut self.log, bytes, offset, buffered)?;
+        if self.files.get(number)?.path().is_some_and(is_removed) {
+            // No home has the bytes, and a later packer needs them.
+            self.publish(number)?;
+            self.log.write_pending()?;
+        }
+        Ok(())
     }
 
     /// Sets the size of an open file. If that fails, nothing has changed.

@@ -15,17 +15,17 @@ use super::entry_log::EntryLog;
 use super::external_content::ExternalContent;
 use super::journal::{Earlier, Journal, JournaledContainer};
 use super::open_files::OpenFiles;
-use super::ownership::{Ownership, of_another_user, oldest_subfile, open_superblock, take};
+use super::ownership::{OwnerLock, Ownership, of_another_user, oldest_subfile, open_superblock, take};
 use super::pending_promotions::PendingPromotions;
+use super::succession::Succession;
 use crate::external::ContainerDir;
 use crate::{CONTAINER, unless_missing};
-use std::sync::Arc;
 use tameike_container::format::subfile;
 use tameike_container::{Container, IndexEntry, Listing, split_path};
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::os::process::wall;
-use tameike_io::shared::{Access, SharedFile, SharedFs, join};
+use tameike_io::shared::{Access, SharedFs, join};
 
 /// The container, its open files and its external files.
 pub struct Store {
@@ -42,13 +42,19 @@ pub struct Store {
     /// When a foreign container was read last.
     refreshed: Timestamp,
     /// Keeps other jobs from the container.
-    _lock: Option<Arc<dyn SharedFile>>,
+    lock: Option<OwnerLock>,
+    succession: Succession,
 }
 
 impl Store {
     /// Opens the container in a directory, and creates it where there is none. Puts again what an earlier incarnation of this packer has
     /// journaled on its `device` and the container lacks. Fails with `EBUSY` if another job writes it.
-    pub fn open(dir: ContainerDir, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
+    pub fn open(
+        dir: ContainerDir,
+        device: &dyn SharedFs,
+        may_share: bool,
+        (job, succession): (Option<&str>, Succession),
+    ) -> Result<Self> {
         let ContainerDir { fs, why_not_own } = dir;
         let is_own = why_not_own.is_none();
         if let (Some(why), false) = (why_not_own, may_share) {
@@ -58,7 +64,7 @@ impl Store {
             return Err(Fault::new(Errno::EPERM, message));
         }
         let superblock = open_superblock(&*fs, is_own)?;
-        let (lock, failure) = match if is_own { take(&*fs)? } else { of_another_user() } {
+        let (lock, failure) = match if is_own { take(&*fs, job, succession)? } else { of_another_user() } {
             Ownership::Ours(lock) => (lock, None),
             Ownership::Foreign(errno, why) if !may_share => return Err(Fault::new(errno, why)),
             Ownership::Foreign(_, why) => (None, Some(Fault::new(Errno::EROFS, why))),
@@ -84,7 +90,8 @@ impl Store {
             was_interrupted,
             is_foreign,
             refreshed: wall(),
-            _lock: lock,
+            lock,
+            succession,
         };
         store.recover(earlier, is_doubtful);
         Ok(store)

@@ -2,6 +2,7 @@
 
 use super::Store;
 use crate::server::entry_log::Replaced;
+use crate::server::succession::{CALLS, LEFT, MARKS, Succession, removed_path};
 use tameike_container::{IndexEntry, Node, check_path};
 use tameike_core::{FileKind, Result};
 use tameike_io::os::process::wall;
@@ -13,9 +14,35 @@ impl Store {
     /// Removes a file. Its open files stay open until they are closed.
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
         let removed = self.stat(path)?;
+        if self.keeps(removed.number) {
+            return self.rename(path, &removed_path(removed.number));
+        }
         self.remove_name(path)?;
         self.drop_external(&removed);
         Ok(())
+    }
+
+    /// Whether a later packer of the job may need a file that is removed.
+    fn keeps(&self, number: u64) -> bool {
+        match self.succession {
+            Succession::Only => false,
+            Succession::First => self.files.is_open(number),
+            // It may have been open at an earlier packer.
+            Succession::Later => true,
+        }
+    }
+
+    /// Removes what packers of the job have left to later ones.
+    pub fn remove_left(&mut self) -> Result<()> {
+        for path in self.below(LEFT)? {
+            let removed = self.stat(&path)?;
+            self.remove_name(&path)?;
+            self.drop_external(&removed);
+        }
+        [MARKS, CALLS].iter().try_for_each(|note| match self.note(note)? {
+            Some(_) => self.put_note(note, None),
+            None => Ok(()),
+        })
     }
 
     /// Removes a name of a file.
@@ -40,8 +67,10 @@ impl Store {
         check_path(to)?;
         self.log.entry(from)?;
         self.begin()?;
-        if let Some(number) = self.files.number_at(from) {
-            self.publish(number)?;
+        for path in [from, to] {
+            if let Some(number) = self.files.number_at(path) {
+                self.publish(number)?;
+            }
         }
         let before = self.log.entry(from)?;
         if from == to {
@@ -52,21 +81,45 @@ impl Store {
         if let Some(replaced) = &replaced {
             self.log.make_readable(replaced)?;
         }
-        let node = self.log.node_of(&before)?;
-        let new = self.log.put(to, Some(node))?;
-        let old = match self.log.put(from, None) {
-            Ok(old) => old,
-            Err(fault) => {
-                self.log.undo(&[(new, replaced)]);
-                return Err(fault);
-            }
-        };
-        self.log.commit(&[(old, Some(before)), (new, replaced)])?;
-        self.forget_name(to);
-        self.move_name(from, to);
         // While a directory is renamed, both may be names of one file.
-        gone.filter(|gone| gone.number != renamed.number).iter().for_each(|gone| self.drop_external(gone));
+        let gone = gone.filter(|gone| gone.number != renamed.number);
+        let kept = gone.as_ref().filter(|gone| self.keeps(gone.number)).map(|gone| removed_path(gone.number));
+        self.put_renamed((from, before), (to, replaced), kept.as_deref())?;
+        match &kept {
+            Some(kept) => self.move_name(to, kept),
+            None => self.forget_name(to),
+        }
+        self.move_name(from, to);
+        gone.filter(|_| kept.is_none()).iter().for_each(|gone| self.drop_external(gone));
         Ok(())
+    }
+
+    /// Puts the entries of a rename. A replaced file that is `kept` gets that path. Where the file system refuses one, none counts.
+    fn put_renamed(
+        &mut self,
+        (from, before): (&[u8], IndexEntry),
+        (to, replaced): (&[u8], Option<IndexEntry>),
+        kept: Option<&[u8]>,
+    ) -> Result<()> {
+        let mut put: Vec<Replaced> = Vec::new();
+        let renamed = self.log.node_of(&before)?;
+        let second = match (kept, &replaced) {
+            (Some(path), Some(replaced)) => Some((path, self.log.node_of(replaced)?)),
+            _ => None,
+        };
+        let entries = second.map(|(path, node)| (path, Some(node), None)).into_iter();
+        let entries = entries.chain([(to, Some(renamed), replaced), (from, None, Some(before))]);
+        for (path, node, was) in entries {
+            match self.log.put(path, node) {
+                Ok(entry) => put.push((entry, was)),
+                Err(fault) => {
+                    self.log.undo(&put);
+                    return Err(fault);
+                }
+            }
+        }
+        put.reverse();
+        self.log.commit(&put)
     }
 
     /// The open file at a path continues at another one.

@@ -4,6 +4,7 @@ use super::Store;
 use crate::CONTAINER;
 use crate::server::entry_log::LogSync;
 use crate::server::external_content::UnsyncedExternal;
+use crate::server::ownership::OwnerLock;
 use tameike_core::{Fault, Result};
 
 /// A sync of a store in flight, which runs without the store.
@@ -48,6 +49,7 @@ impl Store {
         if self.log.durable_changes() >= changes {
             return Ok(None);
         }
+        self.lock.iter_mut().for_each(OwnerLock::take_again);
         let log = self.log.begin_sync()?;
         Ok(log.map(|log| StoreSync { log, external: self.external.begin_sync() }))
     }
