@@ -103,10 +103,12 @@ pub struct Keepers(BTreeSet<Keeper>);
 impl Keepers {
     /// Chooses the keepers among the nodes of a volume, of which `stores` has the numbers of known stores: one node with a device on each of
     /// three or five hosts, those that are up first. A volume on two hosts has none, as neither host is the majority. On a single host, whose
-    /// nodes fail one by one, they are three of its nodes.
+    /// nodes fail one by one, they are three of its nodes. The current keepers stay while most of the others are down: any of the current
+    /// ones that comes back can keep a record, and the others could be down for good.
     pub fn choose(
         nodes: &[NodeInfo],
         stores: &BTreeMap<NodeId, u64>,
+        current: &Self,
         is_up: impl Fn(NodeId) -> bool,
     ) -> Self {
         let with_store = nodes.iter().filter(|node| node.device && stores.contains_key(&node.id));
@@ -124,7 +126,9 @@ impl Keepers {
             KEEPERS_MAX.. => KEEPERS_MAX,
         };
         let keeper = |node: &NodeInfo| Some(Keeper { node: node.id, store: *stores.get(&node.id)? });
-        Self(chosen.into_iter().take(count).filter_map(keeper).collect())
+        let others = Self(chosen.into_iter().take(count).filter_map(keeper).collect());
+        let are_up = others.is_majority(|keeper| is_up(keeper.node));
+        if are_up || current.is_empty() { others } else { current.clone() }
     }
 
     /// The keepers, in the order of their nodes.

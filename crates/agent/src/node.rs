@@ -18,7 +18,7 @@ use tameike_core::wire::admin::{
 };
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, NodeId, Result, View};
+use tameike_core::{Cluster, CoreSet, Errno, Fault, InodeId, MapEpoch, NodeId, Result, View};
 use tameike_fabric::{Carried, MapLease, PeerEvent, RequestContext, Rpc, Service, Target};
 use tameike_io::{Payload, Runtime, Slab};
 use tameike_server::cache::{Activity, CacheService};
@@ -149,6 +149,11 @@ impl Node {
             // Kept, since the watcher of the map does not keep it.
             *self.reclaimer.lock() = Some(Reclaimer::start(runtime.clone(), cluster, rpc.clone(), views));
         }
+    }
+
+    /// The epoch of the home map by which the sender of a request chose this node.
+    fn epoch_of(&self, context: &RequestContext) -> MapEpoch {
+        context.epoch.unwrap_or_else(|| self.cluster.epoch())
     }
 
     /// Takes a message of the authority of the home map.
@@ -348,7 +353,8 @@ fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Carri
 
 impl Service for Node {
     fn admit(&self, context: &RequestContext, request: &Request) -> Option<BoxFuture<'static, Result<()>>> {
-        self.services.as_ref()?.takeover.as_ref()?.admit(context.home, request)
+        let takeover = self.services.as_ref()?.takeover.as_ref()?;
+        takeover.admit((context.home, self.epoch_of(context)), request)
     }
 
     fn serve(
@@ -381,7 +387,7 @@ impl Service for Node {
         let (locks, regions) = (services.locks.clone(), services.regions.clone());
         let packing = services.packing.clone();
         let (replicas, backups) = (services.replicas.clone(), services.backups.clone());
-        let (takeover, epoch) = (services.takeover.clone(), self.cluster.epoch());
+        let (takeover, epoch) = (services.takeover.clone(), self.epoch_of(&context));
         let is_of_homes = is_served_by_primaries(&request);
         let is_logged = matches!(request, Request::Meta(_) | Request::Cache(_) | Request::Region(_));
         // A caller of this agent may drop its call when the primary has made a change and the backups have not.

@@ -38,6 +38,8 @@ pub struct MapEpoch(pub u64);
 pub struct HomeMap {
     /// Its number.
     pub epoch: MapEpoch,
+    /// The last epoch in which a home got another primary.
+    primaries_since: MapEpoch,
     /// The primary of each home. Its length is a power of two.
     primaries: Vec<NodeId>,
     /// The backups of each home. Empty if the homes of the job have no replicas.
@@ -56,6 +58,7 @@ pub struct HomeMap {
 #[derive(Serialize, Deserialize)]
 struct Fields {
     epoch: MapEpoch,
+    primaries_since: MapEpoch,
     primaries: Vec<NodeId>,
     backups: Vec<Vec<NodeId>>,
     excluded: Vec<NodeId>,
@@ -64,17 +67,21 @@ struct Fields {
 }
 
 impl From<Fields> for HomeMap {
-    fn from(Fields { epoch, primaries, backups, excluded, mut joining, mut arrived }: Fields) -> Self {
-        let nodes = ascending(primaries.clone());
+    fn from(fields: Fields) -> Self {
+        let Fields { epoch, primaries_since, primaries, backups, excluded, mut joining, mut arrived } =
+            fields;
+        let (nodes, excluded) = (ascending(primaries.clone()), ascending(excluded));
         joining.sort_unstable();
         arrived.sort_by_key(|info| info.id);
-        Self { epoch, primaries, backups, excluded: ascending(excluded), joining, arrived, nodes }
+        Self { epoch, primaries_since, primaries, backups, excluded, joining, arrived, nodes }
     }
 }
 
 impl From<HomeMap> for Fields {
-    fn from(HomeMap { epoch, primaries, backups, excluded, joining, arrived, .. }: HomeMap) -> Self {
-        Self { epoch, primaries, backups, excluded, joining, arrived }
+    fn from(map: HomeMap) -> Self {
+        let HomeMap { epoch, primaries_since, primaries, backups, excluded, joining, arrived, nodes: _ } =
+            map;
+        Self { epoch, primaries_since, primaries, backups, excluded, joining, arrived }
     }
 }
 
@@ -115,7 +122,8 @@ impl HomeMap {
         let replicated = 0..if replicas > 1 { count } else { 0 };
         let backups = replicated.map(|home| chosen.choose(home, replicas as usize - 1)).collect();
         let (excluded, joining, arrived) = Default::default();
-        Ok(Fields { epoch: MapEpoch(1), primaries, backups, excluded, joining, arrived }.into())
+        let (epoch, primaries_since) = (MapEpoch(1), MapEpoch(1));
+        Ok(Fields { epoch, primaries_since, primaries, backups, excluded, joining, arrived }.into())
     }
 
     /// The next map, after `change`.
@@ -123,6 +131,9 @@ impl HomeMap {
         let mut fields = Fields::from(self.clone());
         fields.epoch.0 += 1;
         change(&mut fields);
+        if fields.primaries != self.primaries {
+            fields.primaries_since = fields.epoch;
+        }
         fields.into()
     }
 
@@ -214,6 +225,11 @@ impl HomeMap {
         })
     }
 
+    /// Whether no home has got another primary since the map of an epoch.
+    pub fn keeps_primaries_of(&self, epoch: MapEpoch) -> bool {
+        self.primaries_since <= epoch
+    }
+
     /// Number of homes.
     pub fn count(&self) -> u64 {
         self.primaries.len() as u64
@@ -256,7 +272,7 @@ impl HomeMap {
         };
         let arrives_once = self.arrived.len() <= ARRIVED_NODES_MAX
             && self.arrived.windows(2).all(|pair| pair[0].id < pair[1].id);
-        let sizes = sizes && arrives_once;
+        let sizes = sizes && arrives_once && self.primaries_since <= self.epoch;
         let joins_once = self.joining.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let sizes = sizes && joins_once && self.joining.iter().all(may_join);
         let mut homes = self.primaries.iter().zip(&self.backups);

@@ -195,6 +195,11 @@ impl Cluster {
         self.current().map.epoch
     }
 
+    /// Whether no home has got another primary since the map of an epoch.
+    pub fn keeps_primaries_of(&self, epoch: MapEpoch) -> bool {
+        self.current().map.keeps_primaries_of(epoch)
+    }
+
     /// All nodes, by number: those with which the job began, and those that were added to it.
     pub fn nodes(&self) -> Arc<[NodeInfo]> {
         self.current().nodes.clone()

@@ -156,16 +156,18 @@ pub enum Destination {
     Node(NodeId),
     /// The node that serves a home. If the home map changes, the request goes to the next one.
     Home(HomeId),
-    /// A node for the homes that it serves, or of which it is a backup, under the map of an epoch. Under another map the call fails with
+    /// A node for the homes that it serves under the map of an epoch. When a home has got another primary since, the call fails with
     /// `EREMCHG`, and the caller chooses its nodes again.
     Primary(NodeId, MapEpoch),
+    /// A node for the homes of which it is a backup under the map of an epoch. Under another map the call fails with `EREMCHG`.
+    Backup(NodeId, MapEpoch),
 }
 
 impl Destination {
     /// The home, if the receiver is one.
     pub fn home(self) -> Option<HomeId> {
         match self {
-            Self::Node(_) | Self::Primary(..) => None,
+            Self::Node(_) | Self::Primary(..) | Self::Backup(..) => None,
             Self::Home(home) => Some(home),
         }
     }
@@ -173,7 +175,7 @@ impl Destination {
     /// The node to which a request goes now.
     pub fn node(self, cluster: &Cluster) -> NodeId {
         match self {
-            Self::Node(node) | Self::Primary(node, _) => node,
+            Self::Node(node) | Self::Primary(node, _) | Self::Backup(node, _) => node,
             Self::Home(home) => cluster.primary(home),
         }
     }
@@ -182,7 +184,7 @@ impl Destination {
 impl std::fmt::Display for Destination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Node(node) | Self::Primary(node, _) => node.fmt(f),
+            Self::Node(node) | Self::Primary(node, _) | Self::Backup(node, _) => node.fmt(f),
             Self::Home(home) => home.fmt(f),
         }
     }
@@ -204,7 +206,7 @@ impl From<HomeId> for Destination {
 /// begun again.
 ///
 /// # Errors
-/// `EREMCHG` if a node has refused a call because the home map has changed, else the first error.
+/// `EREMCHG` if a node has refused a call because a home has got another primary, else the first error.
 pub async fn join_calls<T>(
     calls: impl IntoIterator<Item = impl Future<Output = Result<T>>>,
 ) -> Result<Vec<T>> {
@@ -218,7 +220,7 @@ fn is_refused(fault: &Fault) -> bool {
     fault.errno == Errno::EREMCHG
 }
 
-/// Runs `work` under the current home map, and again if a node refuses a request because the map has changed. `work` leaves no calls
+/// Runs `work` under the current home map, and again if a node refuses a request because a home has got another primary. `work` leaves no calls
 /// running that change something ([`join_calls`]).
 ///
 /// # Errors
@@ -317,6 +319,8 @@ pub struct RequestContext {
     pub from: NodeId,
     /// The home of this node that it concerns; `None` if it concerns the node or all of its homes.
     pub home: Option<HomeId>,
+    /// The epoch of the home map by which the caller chose this node; `None` if it is sent to the node, whatever homes it serves.
+    pub epoch: Option<MapEpoch>,
     /// Its identity, if the caller may repeat it at another primary.
     pub call: Option<NumberedCall>,
 }
@@ -324,7 +328,7 @@ pub struct RequestContext {
 impl RequestContext {
     /// A request of `from` to a node.
     pub fn of_node(from: NodeId) -> Self {
-        Self { from, home: None, call: None }
+        Self { from, home: None, epoch: None, call: None }
     }
 }
 

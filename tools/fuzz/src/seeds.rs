@@ -394,7 +394,7 @@ fn kept_record() -> KeptRecord<String> {
     };
     let stores = (0..3).map(|id| (NodeId(id), u64::from(id))).collect();
     let mut keeping = Keeping::new(Term(7));
-    keeping.begin(Keepers::choose(&[0, 1, 2].map(info), &stores, |_| true));
+    keeping.begin(Keepers::choose(&[0, 1, 2].map(info), &stores, &Keepers::default(), |_| true));
     keeping.record("{}".to_owned())
 }
 

@@ -9,7 +9,24 @@ fn chosen(hosts: &[&str]) -> Vec<u32> {
     let nodes: Vec<_> = (0..).zip(hosts).map(|(id, host)| node(id, host, *host != "client")).collect();
     let stores = nodes.iter().filter(|node| node.host != "lost").map(|node| (node.id, 7)).collect();
     let is_up = |node: NodeId| !nodes[node.0 as usize].host.starts_with("down");
-    Keepers::choose(&nodes, &stores, is_up).iter().map(|keeper| keeper.node.0).collect()
+    Keepers::choose(&nodes, &stores, &Keepers::default(), is_up).iter().map(|keeper| keeper.node.0).collect()
+}
+
+/// Regression: a driver waited for nodes that stayed down, when a keeper had come back.
+#[test]
+fn keepers_stay_while_most_of_the_others_are_down() {
+    let (nodes, stores) = (
+        [0, 1, 2, 3].map(|id| node(id, &format!("host{id}"), true)),
+        (0..4).map(|id| (NodeId(id), 0)).collect(),
+    );
+    let choose = |current: &Keepers, up: &[u32]| {
+        Keepers::choose(&nodes, &stores, current, |node| up.contains(&node.0))
+    };
+    let numbers = |keepers: &Keepers| keepers.iter().map(|keeper| keeper.node.0).collect::<Vec<_>>();
+    let first = choose(&Keepers::default(), &[0, 3]);
+    assert_eq!(numbers(&first), [0, 1, 3]);
+    assert_eq!(choose(&first, &[0]), first);
+    assert_eq!(numbers(&choose(&first, &[0, 2])), [0, 1, 2]);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl KeptFiles {
 
     fn ask(&self, map: &HomeMap, backup: NodeId, part: &KeptPart) -> Result<()> {
         let request = Request::Pack(PackRequest::Keep(part.clone()));
-        let to = Destination::Primary(backup, map.epoch);
+        let to = Destination::Backup(backup, map.epoch);
         match pollster::block_on(self.rpc.call(to, request, None, None))?.reply {
             Reply::Pack(PackReply::Done) => Ok(()),
             other => Err(Fault::new(Errno::EPROTO, format!("{backup} answered the packer with {other:?}"))),
@@ -175,7 +175,7 @@ mod tests {
             _: Option<Payload>,
             _: Option<Frame>,
         ) -> CallFuture {
-            let Destination::Primary(node, _) = to else { unreachable!("a backup") };
+            let Destination::Backup(node, _) = to else { unreachable!("a backup") };
             let Request::Pack(PackRequest::Keep(part)) = request else { unreachable!("a part") };
             let mut calls = self.calls.lock();
             *calls += 1;

@@ -90,7 +90,7 @@ impl Driver {
         let mut epoch = self.map_epoch();
         loop {
             if self.is_gathered(id) && !self.awaits_exclusion() {
-                if self.map_epoch() == epoch {
+                if self.keeps_primaries_of(epoch) {
                     break;
                 }
                 // Nodes that had replied may have taken over dirty files since. Receipts list all files of a node.

@@ -276,6 +276,12 @@ impl Driver {
         self.record.map.as_ref().map(|map| map.epoch)
     }
 
+    /// Whether no home has got another primary since the map of an epoch; true without replicas.
+    pub(super) fn keeps_primaries_of(&self, epoch: Option<MapEpoch>) -> bool {
+        let unchanged = |map: &HomeMap| epoch.is_some_and(|epoch| map.keeps_primaries_of(epoch));
+        self.record.map.as_ref().is_none_or(unchanged)
+    }
+
     /// Whether the homes of a lost node have not moved to others yet, because it may still have its lease.
     pub(super) fn awaits_exclusion(&self) -> bool {
         let Some(map) = self.record.map.as_ref().filter(|_| self.leases_due().is_some()) else {

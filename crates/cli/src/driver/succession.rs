@@ -133,7 +133,7 @@ impl Driver {
         let Succession { keeping: Some(keeping), stores, .. } = &mut volume.succession else {
             return Ok(());
         };
-        keeping.begin(Keepers::choose(&nodes, stores, is_up));
+        keeping.begin(Keepers::choose(&nodes, stores, keeping.keepers(), is_up));
         let text = match record.job.has_other_hosts() {
             true => kept::encode(&record.clone().seen_from_elsewhere())?,
             false => kept::encode(record)?,

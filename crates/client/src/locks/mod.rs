@@ -226,7 +226,7 @@ impl FileLocks {
             let mut state = self.state.lock();
             // An earlier primary may have granted the lock, after it was listed for the next one: that one decides. It grants a lock again that
             // the owner has.
-            if self.cluster.epoch() == epoch {
+            if self.cluster.keeps_primaries_of(epoch) {
                 // A close in another thread may have cleared the owner's handles since; the owner has a lock now. If it was released meanwhile, it
                 // ends with the handle.
                 state.owners.entry((inode, lock.owner.number)).or_default().handles.insert(handle);

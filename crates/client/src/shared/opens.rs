@@ -308,10 +308,10 @@ impl Opening {
         self.open
     }
 
-    /// Whether the home map has changed since the last request. An earlier primary may then have counted the open after this node has listed
+    /// Whether a home has got another primary since the last request. An earlier primary may then have counted the open after this node has listed
     /// its opens for the next primary.
     pub(super) fn may_be_lost(&self) -> bool {
-        self.closer.cluster.epoch() != self.epoch
+        !self.closer.cluster.keeps_primaries_of(self.epoch)
     }
 
     /// Ends the opening: the home has not counted it.

@@ -20,6 +20,11 @@ const REFUSED_TIME: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(super) struct Patience(Option<Duration>);
 
+/// Whether the caller must know that a node may have served a request before: a failed fsync is reported to the first request only.
+fn may_hide_fsync(request: &Request) -> bool {
+    matches!(request, Request::Unit(UnitRequest::Flush { .. }))
+}
+
 /// Whether a request has the same effect if a failed primary has executed it before, perhaps because of its number. What regions keep in
 /// the memory of their home is lost with it.
 fn may_be_repeated(request: &Request) -> bool {
@@ -42,7 +47,8 @@ impl Inner {
     /// After a node could not be reached: waits until a call to it can be repeated, there or at another primary.
     ///
     /// # Errors
-    /// `fault`, if no other node can serve the request.
+    /// - `fault`, if no other node can serve the request.
+    /// - `EREMCHG`, if only the caller can repeat it.
     pub(super) async fn wait_for_primary(
         &self,
         (node, scope): (NodeId, Scope),
@@ -69,7 +75,7 @@ impl Inner {
         if !is_moved {
             self.runtime.timeout(RETRY_TIME, new_map).await;
         }
-        Ok(())
+        if may_hide_fsync(request) { Err(Errno::EREMCHG.into()) } else { Ok(()) }
     }
 
     /// Ends the waits of an excluded node from now on.

@@ -141,7 +141,7 @@ impl Rpc for RpcNode {
     ) -> CallFuture {
         let inner = self.0.clone();
         let served = inner.route(to).and_then(|(node, scope)| {
-            let context = RequestContext { from: node, home: scope.home(), call: None };
+            let context = RequestContext { from: node, home: scope.home(), epoch: scope.epoch(), call: None };
             let attached = inner.attached()?;
             let is_simple = node == self.local()
                 && (!attached.cluster.is_replicated() || scope == Scope::Node)
@@ -252,10 +252,15 @@ impl Inner {
                 let (node, epoch) = self.attached()?.cluster.route(home);
                 Ok((node, Scope::Home(home, epoch)))
             }
-            Destination::Primary(node, epoch) if self.attached()?.cluster.epoch() == epoch => {
+            Destination::Primary(node, chosen) => {
+                let map = self.attached()?.cluster.map();
+                let scope = map.keeps_primaries_of(chosen).then_some(Scope::Homes(map.epoch));
+                Ok((node, scope.ok_or(Errno::EREMCHG)?))
+            }
+            Destination::Backup(node, epoch) if self.attached()?.cluster.epoch() == epoch => {
                 Ok((node, Scope::Homes(epoch)))
             }
-            Destination::Primary(..) => Err(Errno::EREMCHG.into()),
+            Destination::Backup(..) => Err(Errno::EREMCHG.into()),
         }
     }
 
@@ -348,7 +353,7 @@ impl Inner {
     ) -> Result<Answer> {
         let from = self.fabric.local();
         let call = number.map(|number| NumberedCall { node: from, incarnation: self.calls.epoch(), number });
-        let context = RequestContext { from, home: scope.home(), call };
+        let context = RequestContext { from, home: scope.home(), epoch: scope.epoch(), call };
         if let Some(admitted) = self.attached()?.service.admit(&context, request) {
             admitted.await?;
         }

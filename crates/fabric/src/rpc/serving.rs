@@ -63,7 +63,7 @@ impl Serving {
         let (from, header) = (self.from, &self.header);
         let call =
             header.number.map(|number| NumberedCall { node: from, incarnation: header.id.epoch, number });
-        RequestContext { from, home: header.scope.home(), call }
+        RequestContext { from, home: header.scope.home(), epoch: header.scope.epoch(), call }
     }
 
     async fn fetch(&self, grant: GrantId, length: u32) -> Result<Payload> {

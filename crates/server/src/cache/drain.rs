@@ -40,7 +40,7 @@ impl Drain {
             let epoch = self.base.homes.epoch();
             let faults = self.flush_dirty(epoch).await?;
             // Dirty bytes that moved to another node meanwhile may have been missed.
-            if self.base.homes.epoch() == epoch {
+            if self.base.homes.keep_primaries_of(epoch) {
                 return Ok(faults);
             }
         }

@@ -10,6 +10,7 @@ use super::resize::Resizer;
 use crate::flush_end;
 use futures_util::future::join_all;
 use std::sync::Arc;
+use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, FlushEnd, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, NodeId, Result};
@@ -124,7 +125,7 @@ impl Flusher {
             if !nodes.is_empty() && !self.note_uncommitted(&file, &nodes).await? {
                 return Ok(true);
             }
-            self.base.homes.chosen_again(|_| self.flush_locked(&file, extra, urgency)).await
+            self.flush_again(&file, extra, urgency).await
         };
         let flushed = flushed.await;
         if let Err(fault) = &flushed {
@@ -135,6 +136,25 @@ impl Flusher {
             })?;
         }
         flushed
+    }
+
+    /// Flushes a file, and again when a home has got another primary, or a home of several replicas has not answered.
+    async fn flush_again(&self, file: &Arc<File>, extra: Extra<'_>, urgency: Urgency) -> Result<bool> {
+        let Base { homes, runtime, .. } = &self.base;
+        let deadline = runtime.clock.monotonic() + FAILOVER_TIME_MAX;
+        loop {
+            match homes.chosen_again(|_| self.flush_locked(file, extra, urgency)).await {
+                Err(fault) if fault.errno == Errno::EREMCHG && homes.coordinates(file.inode) => {}
+                flushed => return flushed,
+            }
+            if runtime.clock.monotonic() >= deadline {
+                let inode = file.inode;
+                return Err(Fault::new(
+                    Errno::EHOSTDOWN,
+                    format!("a node with units of {inode} does not answer"),
+                ));
+            }
+        }
     }
 
     /// The extra nodes of a flush under the current home map.

@@ -29,6 +29,11 @@ impl UnitHomes {
         self.cluster.epoch()
     }
 
+    /// Whether no home has got another primary since the map of an epoch.
+    pub(super) fn keep_primaries_of(&self, epoch: MapEpoch) -> bool {
+        self.cluster.keeps_primaries_of(epoch)
+    }
+
     /// The home whose primary coordinates a file.
     pub(super) fn of_record(&self, inode: InodeId) -> HomeId {
         self.cluster.inode_home(inode)
@@ -80,7 +85,7 @@ impl UnitHomes {
         nodes.into_iter().map(|(node, _)| node).collect()
     }
 
-    /// Sends a request to one node, which was chosen under the map of an epoch. Fails with `EREMCHG` if there is another map now.
+    /// Sends a request to one node, which was chosen under the map of an epoch. Fails with `EREMCHG` if a home has got another primary since.
     pub(super) async fn ask(&self, epoch: MapEpoch, node: NodeId, request: UnitRequest) -> Result<UnitReply> {
         let to = Destination::Primary(node, epoch);
         match self.rpc.call(to, Request::Unit(request), None, None).await?.reply {
@@ -89,7 +94,7 @@ impl UnitHomes {
         }
     }
 
-    /// Sends one request to the nodes that `choose` returns, at once. Chooses again if the home map changes meanwhile. Returns the first
+    /// Sends one request to the nodes that `choose` returns, at once. Chooses again if a home gets another primary meanwhile. Returns the first
     /// fault.
     pub(super) async fn ask_all(
         &self,
@@ -103,7 +108,7 @@ impl UnitHomes {
         .map(drop)
     }
 
-    /// Runs `work` under the epoch of the current map, and again if a node refuses a request because there is another map.
+    /// Runs `work` under the epoch of the current map, and again if a node refuses a request because a home has got another primary.
     pub(super) async fn chosen_again<T, F: Future<Output = Result<T>>>(
         &self,
         work: impl Fn(MapEpoch) -> F,

@@ -89,7 +89,7 @@ impl MetaServices {
     /// - `EHOSTDOWN` if a node of the operation cannot be reached.
     /// - `ETIMEDOUT` if a pending operation blocks the name; it completes once its nodes are reachable.
     pub async fn serve(&self, context: RequestContext, request: MetaRequest) -> Result<MetaReply> {
-        let RequestContext { from, home, call } = context;
+        let RequestContext { from, home, call, .. } = context;
         match (home, request) {
             (_, MetaRequest::Sync { durable }) => {
                 self.parts.ledger.sync(durable).await?;

@@ -140,7 +140,7 @@ impl Replicas {
         request: ReplicaRequest,
         payload: Option<Payload>,
     ) -> Result<ReplicaReply> {
-        let to = Destination::Primary(backup, map.epoch);
+        let to = Destination::Backup(backup, map.epoch);
         match self.rpc()?.call(to, Request::Replica(request), payload, None).await?.reply {
             Reply::Replica(reply) => Ok(reply),
             other => {

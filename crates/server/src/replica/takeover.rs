@@ -302,12 +302,16 @@ impl Takeover {
     }
 
     /// What a request must wait for before this node may serve it; `None` if it may be served now.
-    pub fn admit(&self, home: Option<HomeId>, request: &Request) -> Option<BoxFuture<'static, Result<()>>> {
+    pub fn admit(
+        &self,
+        (home, epoch): (Option<HomeId>, MapEpoch),
+        request: &Request,
+    ) -> Option<BoxFuture<'static, Result<()>>> {
         if !is_served_by_primaries(request) || self.serves_all() && self.may_serve() {
             return None;
         }
         let (this, is_unit) = (self.me.upgrade()?, matches!(request, Request::Unit(_)));
-        Some(async move { this.wait_until_served(home, is_unit).await }.boxed())
+        Some(async move { this.wait_until_served((home, epoch), is_unit).await }.boxed())
     }
 
     /// Whether this node serves all of its homes under the current map.
@@ -346,8 +350,12 @@ impl Takeover {
         Ok(())
     }
 
-    async fn wait_until_served(&self, home: Option<HomeId>, is_unit: bool) -> Result<()> {
-        let (epoch, begun) = (self.parts.cluster.epoch(), self.parts.runtime.clock.monotonic());
+    async fn wait_until_served(
+        &self,
+        (home, epoch): (Option<HomeId>, MapEpoch),
+        is_unit: bool,
+    ) -> Result<()> {
+        let begun = self.parts.runtime.clock.monotonic();
         loop {
             let changed = self.changed.listen();
             // The map may be so new that its change is not noted yet.
@@ -392,7 +400,7 @@ impl Takeover {
         let map = self.parts.cluster.map();
         match home {
             Some(home) if map.primary(home) != self.parts.node => Err(moved(home)),
-            None if map.epoch != epoch => Err(tameike_core::Errno::EREMCHG.into()),
+            None if !map.keeps_primaries_of(epoch) => Err(tameike_core::Errno::EREMCHG.into()),
             _ => Ok(()),
         }
     }

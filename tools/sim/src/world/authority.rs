@@ -95,11 +95,11 @@ impl World {
         self.with_drivers(|drivers| drivers.running.get_mut(&term).map(act)).flatten()
     }
 
-    /// The keepers of a map, if the drivers are those of a volume.
-    fn keepers(&self, map: &HomeMap) -> Keepers {
+    /// The keepers of a map after others, if the drivers are those of a volume.
+    fn keepers(&self, map: &HomeMap, current: &Keepers) -> Keepers {
         let nodes = self.cluster.nodes();
         let stores = nodes.iter().filter(|_| self.config.has_keepers).map(|node| (node.id, 0)).collect();
-        Keepers::choose(&nodes, &stores, |node| !map.excludes(node))
+        Keepers::choose(&nodes, &stores, current, |node| !map.excludes(node))
     }
 
     fn authority(&self, term: Term, map: HomeMap, promised: &[Keeper], asked: Duration) -> Authority {
@@ -120,7 +120,7 @@ impl World {
             drivers.last_term.0 += 1;
             let term = drivers.last_term;
             let mut keeping = Keeping::new(term);
-            keeping.begin(self.keepers(&map));
+            keeping.begin(self.keepers(&map, &Keepers::default()));
             let record = keeping.record(map.clone());
             let all: Vec<_> = (0..drivers.kept.len()).map(keeper).collect();
             for (kept, keeper) in drivers.kept.iter_mut().zip(&all) {
@@ -192,7 +192,7 @@ impl World {
 
     /// The current driver fails. Or it and one node are cut off from the others for a time, and from the next driver.
     pub fn fail_driver(self: &Arc<Self>, alone: Option<(usize, Duration)>) {
-        if self.keepers(&self.map()).is_empty() || !self.has_leases() {
+        if self.keepers(&self.map(), &Keepers::default()).is_empty() || !self.has_leases() {
             return;
         }
         let failed = self.with_drivers(|drivers| {
@@ -395,7 +395,7 @@ impl World {
             }
             driver.map = authority.map().clone();
             if let Some(keeping) = &mut driver.keeping {
-                keeping.begin(self.keepers(&driver.map));
+                keeping.begin(self.keepers(&driver.map, keeping.keepers()));
             }
             true
         });

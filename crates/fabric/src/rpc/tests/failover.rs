@@ -1,7 +1,7 @@
 //! Calls to homes with replicas, whose primary fails.
 
 use super::*;
-use tameike_core::{HomeId, JobId, NodeInfo};
+use tameike_core::{Generation, HomeId, InodeId, JobId, NodeInfo};
 
 /// Two nodes that both have all homes.
 fn replicated() -> Arc<Cluster> {
@@ -54,6 +54,28 @@ fn a_call_to_an_excluded_node_goes_to_the_next_primary_with_its_number() {
     let repeated = a.memory.calls.lock()[0].expect("it may be repeated");
     assert_eq!((repeated.node, repeated.incarnation), (A, first.incarnation));
     assert_eq!((repeated.number.number, repeated.number.finished), (2, 2));
+}
+
+/// A failed fsync is reported to the first flush only, whose answer may be lost.
+#[test]
+fn only_the_caller_repeats_a_flush() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let (a, b) = replicated_pair(&network);
+    drop(b);
+    network.kill(B);
+    let flush = UnitRequest::Flush {
+        inode: InodeId(1),
+        path: b"file".to_vec(),
+        size: 1,
+        generation: Generation(1),
+        patient: false,
+        distrust: false,
+        round: 1,
+        ending: None,
+    };
+    let to = Destination::Primary(B, a.cluster.epoch());
+    let answer = wait(&network.runtime(), a.rpc.call(to, Request::Unit(flush), None, None));
+    assert_eq!(answer.err().map(|fault| fault.errno), Some(Errno::EREMCHG));
 }
 
 #[test]

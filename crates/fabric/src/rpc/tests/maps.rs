@@ -68,13 +68,32 @@ fn a_caller_chooses_its_nodes_again_if_the_map_has_changed() {
         wait(&network.runtime(), a.rpc.call(Destination::Primary(to, epoch), count(1), None, None))
     };
     let old = a.cluster.map().epoch;
-    assert!(b.cluster.replace_map(next_map(&b.cluster, A)));
+    assert!(b.cluster.replace_map(next_map(&b.cluster, B)));
     for to in [B, B, A] {
         assert_eq!(ask(to, old).err().map(|fault| fault.errno), Some(Errno::EREMCHG));
         assert_eq!(a.cluster.map(), b.cluster.map());
     }
     assert_eq!((executed(&a), executed(&b)), (vec![], vec![]));
     done(ask(B, a.cluster.map().epoch));
+    assert_eq!(executed(&b), [1]);
+}
+
+#[test]
+fn nodes_that_were_chosen_stay_chosen_while_no_primary_changes() {
+    let network = SocketNetwork::new(UNIT_SIZE, 2);
+    let (a, b) = pair(&network);
+    let ask = |to| wait(&network.runtime(), a.rpc.call(to, count(1), None, None));
+    let old = a.cluster.map().epoch;
+    assert!(b.cluster.replace_map(b.cluster.map().readmitting(B)));
+    done(ask(Destination::Primary(B, old)));
+    assert_eq!(executed(&b), [1]);
+    assert!(a.cluster.epoch() > old);
+    // Backups may be others.
+    assert_eq!(ask(Destination::Backup(B, old)).err().map(|fault| fault.errno), Some(Errno::EREMCHG));
+    // The caller has not seen the map under which another node was the primary.
+    assert!(b.cluster.replace_map(next_map(&b.cluster, B).with_primary(HOME, A)));
+    let answer = ask(Destination::Primary(B, old));
+    assert_eq!(answer.err().map(|fault| fault.errno), Some(Errno::EREMCHG));
     assert_eq!(executed(&b), [1]);
 }
 

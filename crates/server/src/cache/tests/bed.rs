@@ -73,10 +73,12 @@ struct Net {
 type Held = (Generation, Vec<u8>);
 
 impl Net {
-    /// Replaces the home map by the next one, which has all homes where they are.
+    /// Replaces the home map by a later one, which has all homes where they are, and one of them was elsewhere meanwhile.
     fn renew_map(&self) {
         let (map, home) = (self.cluster.map(), HomeId(0));
-        assert!(self.cluster.replace_map(map.with_primary(home, map.primary(home))));
+        let primary = map.primary(home);
+        let other = NodeId(primary.0 ^ 1);
+        assert!(self.cluster.replace_map(map.with_primary(home, other).with_primary(home, primary)));
     }
 }
 
@@ -95,7 +97,10 @@ impl Net {
                 (Reply::Unit(reply), carried.payload())
             }
             Request::Cache(request) => {
-                let reply = node.cache.serve(RequestContext { from: local, home, call: None }, request).await;
+                let reply = node
+                    .cache
+                    .serve(RequestContext { from: local, home, epoch: None, call: None }, request)
+                    .await;
                 if let Some(replicas) = &node.replicas {
                     replicas.wait_for_backups(home).await?;
                 }
@@ -159,7 +164,7 @@ impl Rpc for NetRpc {
                 net.runtime.sleep(slow).await;
             }
             if let Destination::Primary(_, epoch) = destination
-                && epoch != net.cluster.epoch()
+                && !net.cluster.keeps_primaries_of(epoch)
             {
                 return Err(Errno::EREMCHG.into());
             }
@@ -182,7 +187,7 @@ impl Rpc for NetRpc {
             let home = destination.home();
             let (reply, payload) = net.serve(&node, (local, to, home), request, (payload, into)).await?;
             if let Destination::Primary(_, epoch) = destination
-                && epoch != net.cluster.epoch()
+                && !net.cluster.keeps_primaries_of(epoch)
             {
                 // Like an agent, which confirms that no other node has served its homes meanwhile.
                 return Err(Errno::EREMCHG.into());

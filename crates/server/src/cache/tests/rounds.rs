@@ -260,7 +260,7 @@ fn a_flush_ends_although_the_home_map_changes() {
         bed.delay_flushes(homes[late as usize], Duration::from_secs(1));
         bed.renew_map_at([homes[late as usize]]);
         assert_eq!(bed.run(bed.client(0).write_back(b"file")), Ok(()));
-        assert_eq!(bed.cluster.epoch().0, 2);
+        assert_eq!(bed.cluster.epoch().0, 3);
         assert_eq!(bed.shared_content("file"), content);
         assert!(homes.iter().all(|&node| !is_dirty(&bed, node, inode)));
     }

@@ -253,7 +253,7 @@ impl World {
         match request {
             Request::Meta(request) => {
                 let service = self.service(to.0 as usize);
-                let context = RequestContext { from, home, call: None };
+                let context = RequestContext { from, home, epoch: None, call: None };
                 service.serve(context, request).await.map(Reply::Meta)
             }
             Request::Client(ClientRequest::Revoke { inodes }) => {
