@@ -77,7 +77,7 @@ impl Volume {
             let directory = self.cluster.plain_dir(&format!("writer-{host}"));
             Writer::start(directory.clone(), |script| {
                 fs::write(directory.join("script"), script).expect("written");
-                self.script(host, &format!("cd {}; exec timeout 200 sh -eu script", directory.display()))
+                self.script(host, &format!("cd {}; exec timeout 500 sh -eu script", directory.display()))
             })
         })
     }
