@@ -68,12 +68,13 @@ pub fn repair(hosts: &Hosts, limits: &Limits) -> Outcome<f64> {
         let text = hosts.shell(lost, script, &[&bricks[0], &bricks[1]])?;
         text.trim().parse().map_err(|_| format!("cannot count the files of a brick: {text}"))
     };
-    let (files, inodes) = (count(FILES)?, count(INODES)?);
+    let files = count(FILES)?;
     let places = bricks.each_ref().map(|brick| format!("{}:{brick}", Hosts::address(lost)));
     for (place, brick) in places.iter().zip(&bricks) {
         call(hosts, &["volume", "reset-brick", NAME, place, "start"])?;
         hosts.shell(lost, "rm -r \"$0\"; mkdir \"$0\"", &[brick])?;
     }
+    let inodes = count(INODES)? + files;
     let watch = Stopwatch::start();
     for place in &places {
         call(hosts, &["volume", "reset-brick", NAME, place, place, "commit", "force"])?;
@@ -82,10 +83,17 @@ pub fn repair(hosts: &Hosts, limits: &Limits) -> Outcome<f64> {
     wait_for("the start of the heal", limits, || Ok(call(hosts, &["volume", "heal", NAME, "full"]).is_ok()))?;
     wait::until("the heal of GlusterFS", HEAL_LIMIT, || {
         limits.interrupt.check()?;
-        // Inodes are cheap to count, so that the files need not be counted all the time.
-        Ok(count(INODES)? >= inodes && count(FILES)? == files)
+        // Inodes are cheap to count, so that the rest need not be asked all the time. A large file has its size before its bytes.
+        Ok(count(INODES)? >= inodes && count(FILES)? == files && is_healed(hosts)?)
     })?;
     Ok(watch.elapsed().as_secs_f64())
+}
+
+/// Whether no brick lists a file that another one lacks.
+fn is_healed(hosts: &Hosts) -> Outcome<bool> {
+    let listed = output_of(&mut gluster(hosts, 0, &["volume", "heal", NAME, "info"]), INSTALL)?;
+    let mut counts = listed.lines().filter_map(|line| line.strip_prefix("Number of entries: ")).peekable();
+    Ok(counts.peek().is_some() && counts.all(|count| count.trim() == "0"))
 }
 
 /// Creates and starts the volume.
