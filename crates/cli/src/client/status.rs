@@ -112,15 +112,15 @@ fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
     let wanted = |job: &JobId| arguments.job.job.as_ref().is_none_or(|wanted| wanted == job);
     let mut known = Vec::new();
     for base in stores::bases(&today, &found) {
-        let jobs = base.jobs()?.into_iter().filter(wanted);
+        let jobs = base.unless_gone(base.jobs())?.into_iter().filter(wanted);
         for dir in jobs.map(|job| base.job_path(&job)) {
             // On a host without the driver, the nodes' directories have the record.
             let record = if arguments.job.job.is_some() {
-                JobRecord::read_anywhere(&dir)?
+                JobRecord::read_anywhere(&dir)
             } else {
-                JobRecord::read(&dir)?
+                JobRecord::read(&dir)
             };
-            known.extend(record.map(|record| state_of::<A>(&dir, &record)));
+            known.extend(base.unless_gone(record)?.map(|record| state_of::<A>(&dir, &record)));
         }
     }
     let orphans = orphans::examine::<A>(&roots).into_iter();

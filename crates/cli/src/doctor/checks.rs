@@ -294,9 +294,13 @@ fn crashed_jobs(devices: &[PathBuf]) -> Result<BTreeSet<String>> {
     let found = stores::find(&stores::roots(&today, &stores::search_dirs(devices)?)?);
     let mut dead: BTreeSet<_> = stores::orphaned(&found).into_keys().map(String::from).collect();
     for base in stores::bases(&today, &found) {
-        let lock = base.lock()?;
-        let has_crashed = |job: &JobId| matches!(JobDir::lock_ended(&base, &lock, job), Ok(Some(_)));
-        dead.extend(base.jobs()?.into_iter().filter(has_crashed).map(String::from));
+        dead.extend(base.unless_gone(crashed_jobs_in(&base))?.into_iter().map(String::from));
     }
     Ok(dead)
+}
+
+fn crashed_jobs_in(base: &Base) -> Result<Vec<JobId>> {
+    let lock = base.lock()?;
+    let has_crashed = |job: &JobId| matches!(JobDir::lock_ended(base, &lock, job), Ok(Some(_)));
+    Ok(base.jobs()?.into_iter().filter(has_crashed).collect())
 }

@@ -127,7 +127,7 @@ fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base
     for base in stores::bases(&today, &stores::find(&roots)) {
         let exists = || wanted.is_some_and(|job| base.job_path(job).exists());
         existed |= exists();
-        let kept = interrupted_jobs::<A>(&base, wanted)?;
+        let kept = base.unless_gone(interrupted_jobs::<A>(&base, wanted))?;
         runs |= kept.is_empty() && exists();
         jobs.extend(kept.into_iter().map(|kept| (base.clone(), kept)));
     }

@@ -120,6 +120,14 @@ impl Base {
         written.map_err(|error| Fault::from_os(format_args!("writing to {}", self.path.display()), &error))
     }
 
+    /// Returns the result of work in the directory, or nothing if it is gone: batch systems remove the TMPDIR of a job that ends.
+    pub fn unless_gone<T: Default>(&self, worked: Result<T>) -> Result<T> {
+        match worked {
+            Err(_) if !self.path.exists() => Ok(T::default()),
+            worked => worked,
+        }
+    }
+
     /// Returns the path of a job's directory, which may not exist.
     pub fn job_path(&self, job: &JobId) -> PathBuf {
         self.path.join(job.as_str())
@@ -295,6 +303,19 @@ mod tests {
         assert!(Base::open(Path::new("/proc/1")).is_err());
         let long = temp.path().join("y".repeat(80));
         assert!(Base::open(&long).expect_err("long").to_string().contains("TMPDIR"));
+    }
+
+    /// Regression: commands failed if the directory of another batch job was removed while they looked for jobs.
+    #[test]
+    fn a_base_that_is_gone_has_no_jobs() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let base = Base::open(&temp.path().join("base")).expect("made");
+        let failed = || base.lock().and(Err::<Vec<JobId>, _>(Errno::EIO.into()));
+        assert_eq!(base.unless_gone(failed()), Err(Errno::EIO.into()));
+        std::fs::remove_dir_all(base.path()).expect("ours");
+        assert!(base.jobs().is_err());
+        assert_eq!(base.unless_gone(base.jobs()), Ok(Vec::new()));
+        assert_eq!(base.unless_gone(failed()), Ok(Vec::new()));
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl JobRecord {
         let Some(job) = job else {
             let mut all = Vec::new();
             for base in bases {
-                all.extend(Self::all(base)?);
+                all.extend(base.unless_gone(Self::all(base))?);
             }
             return only(all);
         };
