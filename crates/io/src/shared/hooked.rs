@@ -9,7 +9,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{FileKind, Result};
 
-/// What is held while a change is made.
+/// Guard of a change, dropped when the change has ended.
 pub type Change = Box<dyn Send + Sync>;
 
 /// The calls around changes.
