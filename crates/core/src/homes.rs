@@ -38,10 +38,10 @@ pub struct MapEpoch(pub u64);
 pub struct HomeMap {
     /// Its number.
     pub epoch: MapEpoch,
-    /// The last epoch in which a home got another primary.
-    primaries_since: MapEpoch,
     /// The primary of each home. Its length is a power of two.
     primaries: Vec<NodeId>,
+    /// The epoch since which each home has its primary.
+    since: Vec<MapEpoch>,
     /// The backups of each home. Empty if the homes of the job have no replicas.
     backups: Vec<Vec<NodeId>>,
     /// Nodes that have failed, hang or are cut off, ascending. They are no backups, and serve only homes of which they have the only copy.
@@ -52,14 +52,16 @@ pub struct HomeMap {
     arrived: Vec<NodeInfo>,
     /// All nodes that serve homes, ascending.
     nodes: Vec<NodeId>,
+    /// The last epoch in which a home got another primary.
+    last_move: MapEpoch,
 }
 
 /// A map in messages.
 #[derive(Serialize, Deserialize)]
 struct Fields {
     epoch: MapEpoch,
-    primaries_since: MapEpoch,
     primaries: Vec<NodeId>,
+    since: Vec<MapEpoch>,
     backups: Vec<Vec<NodeId>>,
     excluded: Vec<NodeId>,
     joining: Vec<(HomeId, NodeId)>,
@@ -68,20 +70,19 @@ struct Fields {
 
 impl From<Fields> for HomeMap {
     fn from(fields: Fields) -> Self {
-        let Fields { epoch, primaries_since, primaries, backups, excluded, mut joining, mut arrived } =
-            fields;
+        let Fields { epoch, primaries, since, backups, excluded, mut joining, mut arrived } = fields;
         let (nodes, excluded) = (ascending(primaries.clone()), ascending(excluded));
+        let last_move = since.iter().copied().max().unwrap_or_default();
         joining.sort_unstable();
         arrived.sort_by_key(|info| info.id);
-        Self { epoch, primaries_since, primaries, backups, excluded, joining, arrived, nodes }
+        Self { epoch, primaries, since, backups, excluded, joining, arrived, nodes, last_move }
     }
 }
 
 impl From<HomeMap> for Fields {
     fn from(map: HomeMap) -> Self {
-        let HomeMap { epoch, primaries_since, primaries, backups, excluded, joining, arrived, nodes: _ } =
-            map;
-        Self { epoch, primaries_since, primaries, backups, excluded, joining, arrived }
+        let HomeMap { epoch, primaries, since, backups, excluded, joining, arrived, .. } = map;
+        Self { epoch, primaries, since, backups, excluded, joining, arrived }
     }
 }
 
@@ -116,14 +117,15 @@ impl HomeMap {
         }
         let count = (devices.len() * HOMES_PER_NODE).next_power_of_two().min(HOMES_MAX);
         let primaries = (0..count).map(|home| devices[home % devices.len()].id).collect();
+        let epoch = MapEpoch(1);
         let served = |place| (count + devices.len() - 1 - place) / devices.len();
         let copies = (0..devices.len()).map(|place| served(place) as u32).collect();
         let mut chosen = Backups { devices: &devices, copies };
         let replicated = 0..if replicas > 1 { count } else { 0 };
         let backups = replicated.map(|home| chosen.choose(home, replicas as usize - 1)).collect();
         let (excluded, joining, arrived) = Default::default();
-        let (epoch, primaries_since) = (MapEpoch(1), MapEpoch(1));
-        Ok(Fields { epoch, primaries_since, primaries, backups, excluded, joining, arrived }.into())
+        let since = vec![epoch; count];
+        Ok(Fields { epoch, primaries, since, backups, excluded, joining, arrived }.into())
     }
 
     /// The next map, after `change`.
@@ -131,8 +133,11 @@ impl HomeMap {
         let mut fields = Fields::from(self.clone());
         fields.epoch.0 += 1;
         change(&mut fields);
-        if fields.primaries != self.primaries {
-            fields.primaries_since = fields.epoch;
+        let primaries = fields.primaries.iter().zip(&self.primaries);
+        for ((now, before), since) in primaries.zip(&mut fields.since) {
+            if now != before {
+                *since = fields.epoch;
+            }
         }
         fields.into()
     }
@@ -227,7 +232,12 @@ impl HomeMap {
 
     /// Whether no home has got another primary since the map of an epoch.
     pub fn keeps_primaries_of(&self, epoch: MapEpoch) -> bool {
-        self.primaries_since <= epoch
+        self.last_move <= epoch
+    }
+
+    /// The epoch since which a home has its primary. The same node may have been its primary in earlier epochs too.
+    pub fn primary_since(&self, home: HomeId) -> MapEpoch {
+        self.since[usize::from(home.0)]
     }
 
     /// Number of homes.
@@ -272,7 +282,8 @@ impl HomeMap {
         };
         let arrives_once = self.arrived.len() <= ARRIVED_NODES_MAX
             && self.arrived.windows(2).all(|pair| pair[0].id < pair[1].id);
-        let sizes = sizes && arrives_once && self.primaries_since <= self.epoch;
+        let sizes = sizes && arrives_once;
+        let sizes = sizes && self.since.len() == self.primaries.len() && self.last_move <= self.epoch;
         let joins_once = self.joining.windows(2).all(|pair| pair[0].0 < pair[1].0);
         let sizes = sizes && joins_once && self.joining.iter().all(may_join);
         let mut homes = self.primaries.iter().zip(&self.backups);
@@ -523,6 +534,33 @@ mod tests {
         let without = next.without_backup(home, next.backups(home)[0]);
         assert!(without.backups(home).is_empty() && without.is_valid() && without.epoch > next.epoch);
         assert!(map.homes().filter(|one| *one != home).all(|home| without.backups(home).len() == 2));
+    }
+
+    #[test]
+    fn a_map_has_the_epoch_since_which_each_home_has_its_primary() {
+        let first = HomeMap::initial(&nodes(3, 1, 1), 2).expect("enough nodes");
+        let (home, node, backup) = (HomeId(4), first.primary(HomeId(4)), first.backups(HomeId(4))[0]);
+        assert!(first.homes().all(|home| first.primary_since(home) == first.epoch));
+        let moved = first.with_primary(home, backup);
+        assert_eq!(moved.primary_since(home), moved.epoch);
+        assert!(!moved.keeps_primaries_of(first.epoch) && moved.keeps_primaries_of(moved.epoch));
+        // A change without another primary keeps the epochs.
+        let back = moved.without_backup(home, node).with_primary(home, node);
+        assert_eq!((back.primary(home), back.primary_since(home)), (node, back.epoch));
+        assert!(!back.keeps_primaries_of(moved.epoch));
+        let others = back.homes().filter(|other| *other != home);
+        assert!({ others }.all(|other| back.primary_since(other) == first.epoch));
+        // The backups of an excluded node serve its homes.
+        let lost = back.excluding(node);
+        let is_moved = |home: HomeId| lost.primary(home) != back.primary(home);
+        let expected = |home| if is_moved(home) { lost.epoch } else { back.primary_since(home) };
+        assert!(
+            lost.homes().any(is_moved) && lost.homes().all(|home| lost.primary_since(home) == expected(home))
+        );
+        // Epochs that are missing or to come are not valid.
+        for since in [vec![first.epoch; 3], vec![MapEpoch(2); first.primaries.len()]] {
+            assert!(!HomeMap::from(Fields { since, ..first.clone().into() }).is_valid());
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub const DIRECTORY_MAKERS_MAX: usize = 1 << 12;
 /// Largest number of entries in a reply to a directory read.
 pub const READDIR_ENTRIES_MAX: u32 = 512;
 /// Largest encoded message without its payload, in bytes.
-pub const MESSAGE_SIZE_MAX: usize = 256 << 10;
+pub const MESSAGE_SIZE_MAX: usize = 320 << 10;
 /// Largest file, in bytes: offsets are signed in POSIX.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Largest depth of directories.
@@ -91,9 +91,10 @@ const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as us
 const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_CACHE_TIME.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
 const _: () = assert!(4 * HOMES_MAX <= MESSAGE_SIZE_MAX);
-// Two bytes for each replica, and two more; and a host name with an address for each node that has arrived.
+// For each home, two bytes for each replica, two more, and four for the epoch of its primary; and a host name with an address for each node
+// that has arrived.
 const _: () = assert!(
-    REPLICATED_NODES_MAX.next_power_of_two() * HOMES_PER_NODE * 2 * (REPLICAS_MAX as usize + 1)
+    REPLICATED_NODES_MAX.next_power_of_two() * HOMES_PER_NODE * (2 * (REPLICAS_MAX as usize + 1) + 4)
         + ARRIVED_NODES_MAX * (NAME_SIZE_MAX + 128)
         <= MESSAGE_SIZE_MAX
 );

@@ -164,7 +164,7 @@ fn the_kinds_of_reply() {
         (Reply::Region(RegionReply::Done), "0800"),
         (
             Reply::OtherMap(map()),
-            "09010110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c80100000000",
+            "090110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801100101010101010101010101010101010100000000",
         ),
         (Reply::Replica(ReplicaReply::Done), "0a00"),
         (Reply::Reclaimed(Reclaimed::default()), "0b00"),
@@ -591,7 +591,7 @@ fn requests_to_agents() {
         (AdminRequest::MostRequested { count: 300 }, "05ac02"),
         (
             AdminRequest::Map(map()),
-            "06010110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c80100000000",
+            "060110c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801c801100101010101010101010101010101010100000000",
         ),
     ]);
 }

@@ -400,6 +400,7 @@ impl Takeover {
         let map = self.parts.cluster.map();
         match home {
             Some(home) if map.primary(home) != self.parts.node => Err(moved(home)),
+            Some(home) if map.primary_since(home) > epoch => Err(moved(home)),
             None if !map.keeps_primaries_of(epoch) => Err(tameike_core::Errno::EREMCHG.into()),
             _ => Ok(()),
         }
