@@ -194,10 +194,14 @@ impl Copies {
         generation: Generation,
         to: Option<NodeId>,
     ) -> Result<()> {
-        // Before the locks: their holders need no frame of this pool.
-        let mut frame = self.parts.pool.take().await;
-        let _locks = self.lock(unit).await;
+        let mut spare = None;
         for range in changed.iter() {
+            // Before the locks: their holders need no frame of this pool.
+            let frame = match spare.take() {
+                Some(frame) => frame,
+                None => self.parts.pool.take().await,
+            };
+            let _locks = self.lock(unit).await;
             let (filled, held) = self.parts.extents.read(unit, range.clone(), frame, generation).await;
             let (filled, held) = (Arc::new(filled), held?);
             let mut stored = RangeSet::from(range.clone());
@@ -215,11 +219,8 @@ impl Copies {
                     None => replicas.repeat(home, &request, Some(bytes)).await?,
                 }
             }
-            frame = match Arc::into_inner(filled) {
-                Some(frame) => frame,
-                // A message to a backup of an earlier map has it still.
-                None => self.parts.pool.take().await,
-            };
+            // A second message with these bytes, or one to a backup of an earlier map, may have the frame still.
+            spare = Arc::into_inner(filled);
         }
         Ok(())
     }
