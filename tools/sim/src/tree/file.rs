@@ -107,10 +107,7 @@ impl SharedFile for OpenFile {
             if clears {
                 // Later syncs of these writes must not fill the hole.
                 for write in &mut inode.unsynced_writes {
-                    let start = offset.clamp(write.offset, write.offset + write.bytes.len() as u64);
-                    let stop = end.clamp(start, write.offset + write.bytes.len() as u64);
-                    let place = (start - write.offset) as usize..(stop.max(start) - write.offset) as usize;
-                    write.bytes[place].fill(0);
+                    write.part_in(offset..end).fill(0);
                 }
             }
             (inode.mtime, inode.ctime) = (now, now);
@@ -146,10 +143,10 @@ impl SharedFile for OpenFile {
             if must_fail {
                 return Err(Fault::new(Errno::EIO, "injected fault"));
             }
-            let now_durable: Vec<_> = inode.unsynced_writes.extract_if(.., |write| own(write)).collect();
-            if !inode.sync_failed {
-                now_durable.iter().for_each(|write| inode.durable.write(&write.bytes, write.offset));
-                inode.durable.size = inode.durable.size.max(inode.content.size);
+            if inode.sync_failed {
+                inode.unsynced_writes.retain(|write| !own(write));
+            } else {
+                inode.sync_writes_of(self.node);
             }
             Ok(())
         })

@@ -300,3 +300,50 @@ impl SharedFs for Mounted {
         self.with(Call::SyncDir, |state| state.find(path).map(drop))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: NodeId = NodeId(0);
+    const NEW: NodeId = NodeId(1);
+
+    /// What a file has at the end: the current content, and the durable one.
+    fn contents(tree: &SimulatedTree) -> [Vec<u8>; 2] {
+        [false, true].map(|is_durable| {
+            let files = tree.files(is_durable);
+            let [(path, content)] = &files[..] else { panic!("{} files", files.len()) };
+            assert_eq!(path, b"x");
+            let mut bytes = vec![0; content.size as usize];
+            content.read(&mut bytes, 0);
+            bytes
+        })
+    }
+
+    #[test]
+    fn a_late_sync_does_not_restore_what_another_node_has_replaced_and_synced() {
+        let tree = SimulatedTree::new(Simulation::new(1), Countdown::default());
+        let old = tree.mounted_by(OLD).create(b"x", 0o644).expect("no such file yet");
+        let new = tree.mounted_by(NEW).open(b"x", Access::Write).expect("the file exists");
+        old.write_at(b"aaaaaaaa", 0).expect("no faults");
+        new.write_at(b"bb", 3).expect("no faults");
+        new.write_at(b"cccc", 6).expect("no faults");
+        new.sync().expect("no faults");
+        assert_eq!(contents(&tree), [b"aaabbacccc".to_vec(), b"\0\0\0bb\0cccc".to_vec()]);
+        old.sync().expect("no faults");
+        assert_eq!(contents(&tree), [b"aaabbacccc".to_vec(), b"aaabbacccc".to_vec()]);
+    }
+
+    #[test]
+    fn a_later_write_of_another_node_replaces_a_synced_one() {
+        let tree = SimulatedTree::new(Simulation::new(1), Countdown::default());
+        let old = tree.mounted_by(OLD).create(b"x", 0o644).expect("no such file yet");
+        let new = tree.mounted_by(NEW).open(b"x", Access::Write).expect("the file exists");
+        old.write_at(b"aaaa", 0).expect("no faults");
+        new.write_at(b"bb", 1).expect("no faults");
+        old.sync().expect("no faults");
+        assert_eq!(contents(&tree), [b"abba".to_vec(), b"aaaa".to_vec()]);
+        new.sync().expect("no faults");
+        assert_eq!(contents(&tree), [b"abba".to_vec(), b"abba".to_vec()]);
+    }
+}

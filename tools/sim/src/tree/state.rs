@@ -2,6 +2,7 @@
 
 use super::content::Content;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
@@ -16,6 +17,16 @@ pub(super) struct UnsyncedWrite {
     pub node: NodeId,
     pub offset: u64,
     pub bytes: Vec<u8>,
+}
+
+impl UnsyncedWrite {
+    /// The part of its bytes that the file has in a range.
+    pub fn part_in(&mut self, range: Range<u64>) -> &mut [u8] {
+        let end = self.offset + self.bytes.len() as u64;
+        let start = range.start.clamp(self.offset, end);
+        let stop = range.end.clamp(start, end);
+        &mut self.bytes[(start - self.offset) as usize..(stop - self.offset) as usize]
+    }
 }
 
 pub(super) struct Inode {
@@ -54,6 +65,28 @@ impl Inode {
             self.content.write(&write.bytes, write.offset);
         }
         self.content.size = self.content.size.max(size);
+    }
+
+    /// Makes the unsynced writes of a node durable. All nodes see one content: if another node syncs an earlier write later, that does not
+    /// restore what these have replaced.
+    pub fn sync_writes_of(&mut self, node: NodeId) {
+        let mut others = Vec::<UnsyncedWrite>::new();
+        for write in std::mem::take(&mut self.unsynced_writes) {
+            if write.node != node {
+                others.push(write);
+                continue;
+            }
+            let end = write.offset + write.bytes.len() as u64;
+            for earlier in &mut others {
+                let from = earlier.offset.max(write.offset) - write.offset;
+                let part = earlier.part_in(write.offset..end);
+                let (from, length) = (from.min(end - write.offset) as usize, part.len());
+                part.copy_from_slice(&write.bytes[from..][..length]);
+            }
+            self.durable.write(&write.bytes, write.offset);
+        }
+        self.unsynced_writes = others;
+        self.durable.size = self.durable.size.max(self.content.size);
     }
 }
 
