@@ -61,6 +61,8 @@ struct Open {
     has_lost: bool,
     /// It has reported a failed sync of the shared file system that another descriptor caused.
     has_reported: bool,
+    /// Its node was excluded meanwhile, so that homes have dropped it.
+    was_dropped: bool,
     /// Its node made a lock call on the file since the last write: no write is in flight, even if a close or fsync would fail.
     is_committed: bool,
 }
@@ -68,8 +70,8 @@ struct Open {
 impl Open {
     /// Creates one in its initial state.
     fn new(handle: HandleNumber, object: ObjectId, opened: Moment, flags: Flags) -> Self {
-        let (is_unnamed, has_lost, has_reported, is_committed) = (false, false, false, false);
-        Self { handle, object, opened, flags, is_unnamed, has_lost, has_reported, is_committed }
+        let (is_unnamed, has_lost, has_reported, was_dropped, is_committed) = Default::default();
+        Self { handle, object, opened, flags, is_unnamed, has_lost, has_reported, was_dropped, is_committed }
     }
 }
 

@@ -208,7 +208,9 @@ impl Run {
     /// Ends the period in which earlier faults explain errors.
     pub(super) fn clear_explained(&mut self) {
         self.explained_errors.clear();
-        self.excluded.clear();
+        let excluded = std::mem::take(&mut self.excluded);
+        let dropped = self.slots.iter_mut().filter(|((node, ..), _)| excluded.contains(node));
+        dropped.for_each(|(_, open)| open.was_dropped = true);
         self.has_rotted = false;
     }
 

@@ -116,7 +116,8 @@ impl Run {
     /// Returns true if the file of the call may be gone: it is removed, and the node was excluded (S52f).
     fn may_be_gone(&mut self, call: &Call) -> bool {
         let is_excluded = self.excluded.contains(&call.node);
-        let object = call.open.as_ref().filter(|_| is_excluded).map(|open| open.object);
+        let open = call.open.as_ref().filter(|open| is_excluded || open.was_dropped);
+        let object = open.map(|open| open.object);
         let is_gone = object.is_some_and(|object| self.model(call.view).object(object).nlink == 0);
         // What its programs write to the file later takes space until the job ends.
         self.has_gone_files |= is_gone;

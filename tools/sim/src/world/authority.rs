@@ -463,8 +463,9 @@ impl World {
                 };
                 let now = world.runtime().clock.monotonic();
                 let is_urgent = world.with_driver(term, |driver| {
-                    let authority = driver.authority.as_mut();
-                    authority.is_some_and(|one| one.answered(NodeId(node as u32), answer, now))
+                    let Some(authority) = &mut driver.authority else { return false };
+                    authority.set_store(keeper(node));
+                    authority.answered(NodeId(node as u32), answer, now)
                 });
                 if is_urgent == Some(true) {
                     world.send_lease(term, node);
