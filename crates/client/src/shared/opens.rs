@@ -20,6 +20,7 @@ use tameike_core::wire::meta::{Closed, Closes, MetaRequest, OpenId, Opener};
 use tameike_core::{
     Attr, Cluster, Errno, Fault, FaultKind, HomeId, InodeId, MapEpoch, NodeId, Result, Timestamp,
 };
+use tameike_fabric::rpc::REFUSED_TIME;
 use tameike_fabric::{Destination, Rpc};
 use tameike_io::Runtime;
 
@@ -249,7 +250,10 @@ impl Closer {
             let to = Destination::Primary(node, map.epoch);
             match self.rpc.call(to, request.clone(), None, None).await {
                 Ok(_) => return Sent::Answered(true),
-                Err(fault) if fault.errno == Errno::EREMCHG => continue,
+                Err(fault) if fault.errno == Errno::EREMCHG => {
+                    self.runtime.sleep(REFUSED_TIME).await;
+                    continue;
+                }
                 Err(fault) if is_answer(&fault) => {
                     log::warn!("{node} rejected a report of closed files: {fault}");
                     return Sent::Answered(false);

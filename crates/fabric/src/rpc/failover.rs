@@ -13,8 +13,8 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 
 /// Pause before a node that could not be reached is tried again, unless the map changes before.
 const RETRY_TIME: Duration = Duration::from_millis(500);
-/// The same for a node that refuses a request under the map that both have: it will have another one at once.
-const REFUSED_TIME: Duration = Duration::from_millis(20);
+/// Pause before a request is repeated that a node has refused under the map that both have: it gets another map soon, or takes the home over.
+pub const REFUSED_TIME: Duration = Duration::from_millis(20);
 
 /// The time at which a call first failed to reach its node.
 #[derive(Default)]

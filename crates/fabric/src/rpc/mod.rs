@@ -34,6 +34,7 @@ use crate::times::PeerTimes;
 use calls::{Call, Calls};
 use event_listener::Event;
 use failover::Patience;
+pub use failover::REFUSED_TIME;
 use futures_util::future::{Either, ready, select};
 use numbers::{Numbered, Numbers};
 use serving::Serving;

@@ -14,6 +14,7 @@ use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{FLUSH_UNITS_MAX, FlushEnd, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, FaultKind, InodeId, MapEpoch, NodeId, Result};
+use tameike_fabric::rpc::REFUSED_TIME;
 use tameike_io::shared::{Access, FileStat, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
@@ -147,6 +148,7 @@ impl Flusher {
                 Err(fault) if fault.errno == Errno::EREMCHG && homes.coordinates(file.inode) => {}
                 flushed => return flushed,
             }
+            runtime.sleep(REFUSED_TIME).await;
             if runtime.clock.monotonic() >= deadline {
                 let inode = file.inode;
                 return Err(Fault::new(

@@ -11,6 +11,7 @@ use tameike_core::{
     Attr, Errno, Fault, FileKind, Generation, HomeId, InodeId, MapEpoch, NodeId, Result, Timestamp, UnitId,
 };
 use tameike_fabric::Destination;
+use tameike_fabric::rpc::REFUSED_TIME;
 use tameike_io::Payload;
 use tameike_io::os::runtime::{Promise, promise};
 use tameike_store::meta::record::{InodeRecord, Truncation};
@@ -183,6 +184,9 @@ impl MetaService {
                 let left = this.try_truncate(inode, truncation, (epoch, nodes)).await;
                 if left.iter().any(|(_, fault)| fault.errno == Errno::EREMCHG) {
                     (epoch, nodes) = (MapEpoch(0), Vec::new());
+                    let sleep = this.parts.runtime.sleep(REFUSED_TIME);
+                    drop(this);
+                    sleep.await;
                     continue;
                 }
                 let result = match left.first() {

@@ -11,6 +11,7 @@ mod power;
 mod programs;
 mod regions;
 mod replaced;
+mod replicas;
 mod rot;
 mod scale;
 mod seeds;
