@@ -7,7 +7,7 @@
 //! 4. When the node has everything, durably, nothing more is acknowledged that it lacks. The primary reports the copy to the authority of the
 //!    home map, which makes the node a backup.
 //!
-//! Requests of programs come first: between two units the primary waits until the node is quiet, but not for long.
+//! Requests of programs come first: while programs use the node, it sends one unit at a time, and then pauses for longer than that took.
 
 use super::comparison::make_equal;
 use super::{Copies, Join, Replicas, may_be_repeated};
@@ -30,8 +30,10 @@ use tameike_store::{ExtentStore, Ledger};
 const HOMES_PARALLEL: usize = 2;
 /// Units of a home that are in flight at a time.
 const UNITS_PARALLEL: usize = 4;
-/// Longest wait for a quiet node between two units.
-const YIELD_TIME_MAX: Duration = Duration::from_millis(2);
+/// The pause after a unit that was sent while programs used the node, in times that it took.
+const PAUSE_FACTOR: u32 = 3;
+/// Longest such pause.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// The parts that copies of homes and their checks need.
 #[derive(Clone)]
@@ -54,6 +56,8 @@ pub struct Joins {
     parts: JoinsParts,
     running: parking_lot::Mutex<BTreeSet<(HomeId, NodeId)>>,
     parallel: Semaphore,
+    /// Held while a unit is sent on a node that programs use, and during the pause after it.
+    only: Semaphore,
     /// Units copied so far.
     units: AtomicU64,
 }
@@ -81,7 +85,8 @@ impl Joins {
         let cluster = parts.replicas.parts.cluster.clone();
         let joins = Arc::new_cyclic(|me: &Weak<Self>| {
             let (running, units) = Default::default();
-            Self { me: me.clone(), parts, running, parallel: Semaphore::new(HOMES_PARALLEL), units }
+            let [parallel, only] = [HOMES_PARALLEL, 1].map(Semaphore::new);
+            Self { me: me.clone(), parts, running, parallel, only, units }
         });
         let weak = Arc::downgrade(&joins);
         cluster.watch(move || {
@@ -126,7 +131,7 @@ impl Joins {
     }
 
     async fn try_copy(&self, home: HomeId, node: NodeId) -> Result<()> {
-        let JoinsParts { replicas, ledger, extents, .. } = &self.parts;
+        let JoinsParts { replicas, ledger, extents, activity, .. } = &self.parts;
         replicas.wait_for_stream(home).await?;
         let begun = replicas.ask_copy(home, node, ReplicaRequest::BeginCopy { home }, None).await?;
         let has_units = matches!(begun, ReplicaReply::CopyBegun { has_units: true });
@@ -135,10 +140,15 @@ impl Joins {
         let of_home = HomeSet::from_iter([home]);
         let units = extents.units_of(&of_home);
         let send = |unit| async move {
+            let runtime = &replicas.parts.runtime;
+            let only = if activity.is_quiet() { None } else { Some(self.only.acquire().await) };
+            let begun = runtime.clock.monotonic();
             self.send_unit((home, unit), node, has_units).await?;
             self.units.fetch_add(1, Ordering::Relaxed);
-            let quiet = self.parts.activity.until_quiet();
-            replicas.parts.runtime.timeout(YIELD_TIME_MAX, quiet).await;
+            if only.is_some() {
+                let pause = (runtime.clock.monotonic() - begun) * PAUSE_FACTOR;
+                runtime.timeout(pause.min(PAUSE_MAX), activity.until_quiet()).await;
+            }
             Ok(())
         };
         stream::iter(units).try_for_each_concurrent(UNITS_PARALLEL, send).await?;
