@@ -14,7 +14,7 @@ use tameike_core::limits::FAILOVER_TIME_MAX;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{FaultKind, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
 use tameike_fabric::{Answer, Rpc};
 
 /// How long an announced removal may take. One whose node has failed since never ends.
@@ -22,6 +22,9 @@ const REMOVAL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Pause before a node that did not answer is notified again.
 const NOTIFY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Interval at which a wait for the answer of a node ends if the node is excluded.
+const EXCLUDED_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Removals of files, and those that nodes have announced.
 pub(super) struct Removals {
@@ -65,8 +68,8 @@ impl Removals {
         notified.map(drop)
     }
 
-    /// Notifies other nodes that may have a file open. Returns whether all of them know. Does not wait for a node that has failed: otherwise a
-    /// file that it had open could never be removed. Fails if a node answers that it cannot comply.
+    /// Notifies other nodes that may have a file open. Returns whether all of them know. Does not wait for a node that has failed or is excluded:
+    /// otherwise a file that it had open could never be removed. Fails if a node answers that it cannot comply.
     async fn notify(
         &self,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -83,8 +86,7 @@ impl Removals {
         let runtime = &self.base.runtime;
         let deadline = runtime.clock.monotonic() + FAILOVER_TIME_MAX;
         loop {
-            let call = self.rpc.call(node.into(), Request::Client(request.clone()), None, None);
-            match call.await {
+            match self.ask_unless_excluded(node, request).await {
                 Ok(Answer { reply: Reply::Client(ClientReply::Held(fault)), .. }) => {
                     return Err(fault.context(format_args!("{node} has the file open")));
                 }
@@ -101,6 +103,23 @@ impl Removals {
                     );
                     return Ok(false);
                 }
+            }
+        }
+    }
+
+    /// Asks a node. An excluded one may reach this node and not the homes: it then answers late, or that it cannot comply.
+    async fn ask_unless_excluded(&self, node: NodeId, request: &ClientRequest) -> Result<Answer> {
+        let mut call = self.rpc.call(node.into(), Request::Client(request.clone()), None, None);
+        loop {
+            let answer = self.base.runtime.timeout(EXCLUDED_INTERVAL, &mut call).await;
+            match answer {
+                None | Some(Ok(Answer { reply: Reply::Client(ClientReply::Held(_)), .. }))
+                    if self.base.homes.excludes(node) =>
+                {
+                    return Err(Fault::new(Errno::EHOSTDOWN, "it is excluded"));
+                }
+                Some(answer) => return answer,
+                None => {}
             }
         }
     }
