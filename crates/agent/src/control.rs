@@ -240,6 +240,9 @@ pub enum AgentRequest {
     Promise {
         /// The term of the driver.
         term: Term,
+        /// Only say whether the agent would promise the term, as in a pre-vote of Raft: a driver that most agents refuse must not make others
+        /// refuse the one that they have.
+        is_trial: bool,
     },
     /// Keep the record of the volume, in the form of its driver. Reply: `Kept`.
     Keep(Box<KeptRecord<String>>),

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tameike_agent::authority::{Authority, TAKEOVER_TIME};
 use tameike_agent::control::{AgentReply, AgentRequest};
-use tameike_agent::keepers::{Found, Keeper, Keepers, Keeping, RecordVersion, Term, find};
+use tameike_agent::keepers::{Found, Keeper, Keepers, Keeping, Kept, RecordVersion, Term, find};
 use tameike_core::{Errno, Fault, NodeId, NodeInfo, Result};
 use tameike_io::os::process::{ProcessId, monotonic};
 
@@ -46,6 +46,9 @@ pub(super) struct Succession {
     /// Only to stop them.
     pub(super) only_stops: bool,
 }
+
+/// What the keepers that have promised a term keep.
+type Promises = BTreeMap<Keeper, Kept<String>>;
 
 impl Succession {
     /// That of a driver that starts after a survey, and connects to the agents if they run, or starts them.
@@ -85,31 +88,9 @@ impl Driver {
     pub(super) fn take_term(&mut self, deadline: Duration) -> Result<()> {
         let Some(volume) = &mut self.volume else { return Ok(()) };
         let (term, surveyed) = (Term(volume.succession.promised.0 + 1), volume.succession.newest);
+        self.ask_promises(term, true, deadline)?;
         let asked = monotonic();
-        let id = self.ask(&AgentRequest::Promise { term }, None);
-        self.await_gather(id, deadline.min(asked + PROMISE_TIME));
-        let (mut kept, mut faults) = (BTreeMap::new(), Vec::new());
-        for (node, answer) in self.take_gather(id).answers {
-            match answer {
-                AgentReply::Promised { keeper: Some(keeper), kept: known } => {
-                    kept.insert(keeper, *known);
-                }
-                AgentReply::Failed(fault) if fault.errno == Errno::EBUSY => return Err(fault),
-                AgentReply::Failed(fault) => faults.push(format!("node {node}: {fault}")),
-                _ => {}
-            }
-        }
-        let keeping = match find(&kept) {
-            Found::Nothing if surveyed.is_none() => Keeping::new(term),
-            Found::Newest(found) => Keeping::from_found(term, found),
-            Found::Nothing | Found::TooFew(_) => {
-                let message = format!(
-                    "most of the nodes that keep the record of the volume do not accept this driver: {}",
-                    faults.join("; ")
-                );
-                return Err(Fault::new(Errno::EHOSTDOWN, message));
-            }
-        };
+        let (kept, keeping) = self.ask_promises(term, false, deadline)?;
         let newest = kept.values().filter_map(|kept| kept.newest.as_ref()).map(|newest| newest.version).max();
         let Some(volume) = &mut self.volume else { return Ok(()) };
         let succession = &mut volume.succession;
@@ -122,6 +103,41 @@ impl Driver {
         succession.promises = kept.into_keys().collect();
         (succession.asked, succession.keeping) = (asked, Some(keeping));
         Ok(())
+    }
+
+    /// Asks the agents to promise a term, or whether they would. Returns what the keepers among them keep, and what follows for this driver.
+    fn ask_promises(
+        &mut self,
+        term: Term,
+        is_trial: bool,
+        deadline: Duration,
+    ) -> Result<(Promises, Keeping)> {
+        let is_new = self.volume.as_ref().is_some_and(|volume| volume.succession.newest.is_none());
+        let id = self.ask(&AgentRequest::Promise { term, is_trial }, None);
+        self.await_gather(id, deadline.min(monotonic() + PROMISE_TIME));
+        let (mut kept, mut faults) = (Promises::new(), Vec::new());
+        for (node, answer) in self.take_gather(id).answers {
+            match answer {
+                AgentReply::Promised { keeper: Some(keeper), kept: known } => {
+                    kept.insert(keeper, *known);
+                }
+                AgentReply::Failed(fault) if fault.errno == Errno::EBUSY => return Err(fault),
+                AgentReply::Failed(fault) => faults.push(format!("node {node}: {fault}")),
+                _ => {}
+            }
+        }
+        let keeping = match find(&kept) {
+            Found::Nothing if is_new => Keeping::new(term),
+            Found::Newest(found) => Keeping::from_found(term, found),
+            Found::Nothing | Found::TooFew(_) => {
+                let message = format!(
+                    "most of the nodes that keep the record of the volume do not accept this driver: {}",
+                    faults.join("; ")
+                );
+                return Err(Fault::new(Errno::EHOSTDOWN, message));
+            }
+        };
+        Ok((kept, keeping))
     }
 
     /// Has the keepers keep a record, if this driver has a term. [`Succession::is_kept`] says when most do.
@@ -198,7 +214,7 @@ impl Driver {
     pub(super) fn stop_leftovers(&mut self) {
         let Some(volume) = &self.volume else { return };
         let term = Term(volume.succession.promised.0 + 1);
-        let id = self.ask(&AgentRequest::Promise { term }, None);
+        let id = self.ask(&AgentRequest::Promise { term, is_trial: false }, None);
         self.await_gather(id, monotonic() + PROMISE_TIME);
         self.take_gather(id);
         self.stop_agents(Duration::ZERO, LEFTOVERS_LIMIT, true);

@@ -100,7 +100,7 @@ impl Drivers {
         now: Duration,
     ) -> Option<AgentReply> {
         let replied = match request {
-            AgentRequest::Promise { term } => self.promise(connection, *term, now),
+            AgentRequest::Promise { term, is_trial } => self.promise(connection, (*term, *is_trial), now),
             _ if !self.serves(connection) => {
                 let host = self.current.as_ref().map_or_else(String::new, |one| one.host().to_owned());
                 return Some(AgentReply::Superseded { host });
@@ -118,13 +118,21 @@ impl Drivers {
         Some(replied.unwrap_or_else(AgentReply::Failed))
     }
 
-    fn promise(&mut self, connection: &Arc<Connection>, term: Term, now: Duration) -> Result<AgentReply> {
+    fn promise(
+        &mut self,
+        connection: &Arc<Connection>,
+        (term, is_trial): (Term, bool),
+        now: Duration,
+    ) -> Result<AgentReply> {
         if !self.serves(connection) && self.driverless(now).is_none() {
             return Err(Fault::new(Errno::EBUSY, self.superseded_by()));
         }
-        let kept = Box::new(self.kept.promise(term)?);
-        self.serve(connection, now);
-        Ok(AgentReply::Promised { keeper: self.kept.keeper(), kept })
+        let kept = if is_trial { self.kept.may_promise(term) } else { self.kept.promise(term) };
+        let reply = AgentReply::Promised { keeper: self.kept.keeper(), kept: Box::new(kept?) };
+        if !is_trial {
+            self.serve(connection, now);
+        }
+        Ok(reply)
     }
 
     fn keep(&mut self, record: &KeptRecord<String>) -> Result<AgentReply> {

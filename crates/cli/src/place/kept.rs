@@ -67,6 +67,14 @@ impl KeptHere {
         self.file.kept.newest.as_ref()
     }
 
+    /// What the node keeps, if it may promise a term.
+    ///
+    /// # Errors
+    /// `ESTALE` if the node has promised this term or a later one.
+    pub fn may_promise(&self, term: Term) -> Result<Kept<String>> {
+        if term > self.promised() { Ok(self.file.kept.clone()) } else { Err(self.superseded()) }
+    }
+
     /// Promises a term, durably. Returns what the node keeps.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ const UNITS_PARALLEL: usize = 4;
 /// The pause after a unit that was sent while programs used the node, in times that it took.
 const PAUSE_FACTOR: u32 = 3;
 /// Longest such pause.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// The parts that copies of homes and their checks need.
 #[derive(Clone)]
