@@ -5,24 +5,24 @@ use super::home::{FileVersion, Home};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tameike_core::{InodeId, Layout};
+use tameike_core::{InodeId, Layout, MapEpoch};
 
 /// Files by inode.
 #[derive(Default)]
 pub(super) struct FileTable(Mutex<BTreeMap<InodeId, Arc<FileData>>>);
 
 impl FileTable {
-    /// Returns the file's data for another open handle, and true if the kernel's cached pages are still valid.
+    /// Returns the file's data for another open handle under the home map of an epoch, and true if the kernel's cached pages are still valid.
     pub(super) fn open(
         &self,
         inode: InodeId,
-        layout: Layout,
+        (layout, epoch): (Layout, MapEpoch),
         home: Home,
         version: FileVersion,
         beside_kernel: bool,
     ) -> (Arc<FileData>, bool) {
         let mut files = self.0.lock();
-        let make = || Arc::new(FileData::new(inode, layout, home.clone()));
+        let make = || Arc::new(FileData::new(inode, layout, home.clone(), epoch));
         let file = files.entry(inode).or_insert_with(make).clone();
         // The lock is still held: otherwise a concurrent drop of the idle file could leave two entries.
         let kept = file.opened(home, version, beside_kernel);

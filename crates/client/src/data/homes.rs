@@ -6,6 +6,7 @@ use crate::replies::unexpected_reply;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
@@ -19,11 +20,21 @@ pub(super) struct HomeClient {
     pub(super) runtime: Runtime,
     cluster: Arc<Cluster>,
     rpc: Arc<dyn Rpc>,
+    /// The epoch of the last map that excluded this node.
+    excluded_in: Arc<AtomicU64>,
 }
 
 impl HomeClient {
     pub(super) fn new(runtime: Runtime, cluster: Arc<Cluster>, rpc: Arc<dyn Rpc>) -> Self {
-        Self { runtime, cluster, rpc }
+        let excluded_in = Arc::new(AtomicU64::new(0));
+        let (last, weak, node) = (excluded_in.clone(), Arc::downgrade(&cluster), rpc.local());
+        cluster.watch(move || {
+            let map = weak.upgrade().map(|cluster| cluster.map());
+            if let Some(map) = map.filter(|map| map.excludes(node)) {
+                last.fetch_max(map.epoch.0, Ordering::AcqRel);
+            }
+        });
+        Self { runtime, cluster, rpc, excluded_in }
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -103,6 +114,16 @@ impl HomeClient {
             Reply::Cache(CacheReply::State(state)) => Ok((FileVersion::of_cache(state, end), None)),
             other => Err(unexpected_reply(&other)),
         }
+    }
+
+    /// Checks that a file was not removed before a read of its units has ended, which reads zeros then: homes drop the opens of an excluded
+    /// node.
+    ///
+    /// # Errors
+    /// `ESTALE` if it was.
+    pub(super) async fn check_exists(&self, file: &FileData) -> Result<()> {
+        let may_be_gone = file.opened_in.0 <= self.excluded_in.load(Ordering::Acquire);
+        if may_be_gone { self.version(file.inode).await.map(drop) } else { Ok(()) }
     }
 
     pub(super) async fn version(&self, inode: InodeId) -> Result<FileVersion> {

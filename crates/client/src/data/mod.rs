@@ -126,7 +126,8 @@ impl DataEngine {
         version: FileVersion,
         mode: OpenMode,
     ) -> (Arc<FileData>, bool) {
-        self.files.open(inode, layout, home, version, mode.beside_kernel)
+        let epoch = self.homes.cluster().epoch();
+        self.files.open(inode, (layout, epoch), home, version, mode.beside_kernel)
     }
 
     /// Returns the data of a file that is open on this node or still cached.

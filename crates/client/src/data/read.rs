@@ -207,6 +207,9 @@ impl Reader {
             }
         };
         timed.ended(self.homes.runtime.clock.monotonic());
+        if matches!(file.home(), Home::Inode) {
+            self.homes.check_exists(file).await?;
+        }
         match (&answer.reply, &answer.payload) {
             (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => {
                 self.counters.homes.add(range.len());

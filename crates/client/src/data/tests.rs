@@ -24,7 +24,7 @@ use tameike_core::limits::INLINE_SIZE_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Errno, Generation, NodeId, Slot, Timestamp, UnitId};
+use tameike_core::{Attr, Errno, Generation, MapEpoch, NodeId, Slot, Timestamp, UnitId};
 use tameike_fabric::{Answer, Destination};
 use tameike_io::disk::HostDevice;
 use tameike_io::os::simulated::Simulation;
@@ -573,7 +573,7 @@ fn a_fetch_reuses_the_frame_that_it_fills() {
 /// A program that had just taken a lock read stale pages, which the kernel was to drop at an open whose reply was in flight.
 #[test]
 fn stale_pages_are_reported_until_they_are_dropped() {
-    let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
+    let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode, MapEpoch(1));
     let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
     file.opened(Home::Inode, version(5), false);
     for _ in 0..2 {
@@ -594,7 +594,7 @@ fn stale_pages_are_reported_until_they_are_dropped() {
 /// keep its stale pages.
 #[test]
 fn an_open_beside_the_kernel_leaves_its_pages_stale() {
-    let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
+    let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode, MapEpoch(1));
     let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
     assert!(!file.opened(Home::Inode, version(5), false));
     assert!(!file.opened(Home::Inode, version(6), true));

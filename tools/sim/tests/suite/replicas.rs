@@ -1,7 +1,8 @@
 //! Regressions with replicas that random seeds found, as reduced programs. The comment of each test describes the former bug.
 
-use super::programs::{CLOSE, FSYNC, UNIT, cached, open, passes, write};
+use super::programs::{CLOSE, FSYNC, UNIT, cached, open, passes, read, shared, write};
 use tameike_core::View;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_fabric::simulated::NetworkFaults;
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::program::{Action, Injection, Step};
@@ -43,5 +44,21 @@ fn a_drain_waits_while_nodes_take_homes_over() {
         }
         steps.extend([Step::inject(Injection::Hang { node: 1, milliseconds: 7000 }), Step::Drain]);
         passes(replicated(seed), steps);
+    }
+}
+
+/// An excluded node read zeros from a removed file that it had open: the homes had dropped its open, and then the file.
+#[test]
+fn a_removed_file_that_an_excluded_node_has_open_does_not_become_zeros() {
+    let apart = Injection::Partition { from: 2, to: 1, both: false };
+    let create = |path| [open(path, Flags::CREATE), write(UNIT - 50, UNIT_SIZE as u32, 3), FSYNC];
+    for (seed, path) in (0..10).flat_map(|seed| ["a/x", "a/y", "b/x", "x", "z"].map(|path| (seed, path))) {
+        let mut steps = Vec::from(create(path).map(|op| shared(0, op)));
+        steps.push(shared(2, open(path, Flags::READ)));
+        // Until the node is excluded.
+        steps.extend([Step::inject(apart.clone()), Step::Rest(20_000)]);
+        steps.extend([shared(0, Op::unlink(path)), shared(0, CLOSE), Step::Rest(1000)]);
+        steps.extend([0, UNIT, 2 * UNIT - 70].map(|offset| shared(2, read(offset, 10))));
+        passes(WorldConfig { replicas: 2, ..WorldConfig::plain(seed, 4) }, steps);
     }
 }

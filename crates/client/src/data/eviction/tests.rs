@@ -1,6 +1,6 @@
 use super::super::Home;
 use super::*;
-use tameike_core::Layout;
+use tameike_core::{Layout, MapEpoch};
 
 /// The eviction queues, with the units of `file` that are in memory and their entries.
 struct Memory {
@@ -12,7 +12,7 @@ struct Memory {
 impl Memory {
     /// Memory for 20 units, with these units in use.
     fn with(units: std::ops::Range<u64>) -> Self {
-        let file = Arc::new(FileData::new(InodeId(7), Layout::Striped, Home::Inode));
+        let file = Arc::new(FileData::new(InodeId(7), Layout::Striped, Home::Inode, MapEpoch(1)));
         let mut memory = Self { queues: S3FifoQueues::new(20), file, held: Vec::new() };
         units.for_each(|unit| drop(memory.enter(unit, true)));
         memory

@@ -106,7 +106,7 @@ impl FileData {
 mod tests {
     use super::*;
     use crate::data::home::Home;
-    use tameike_core::{InodeId, Layout};
+    use tameike_core::{InodeId, Layout, MapEpoch};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp { seconds, nanoseconds: 0 }
@@ -114,7 +114,7 @@ mod tests {
 
     /// Opens a file with these times.
     fn opened(access: i64, change: i64) -> FileData {
-        let file = FileData::new(InodeId(7), Layout::Striped, Home::Inode);
+        let file = FileData::new(InodeId(7), Layout::Striped, Home::Inode, MapEpoch(1));
         learn(&file, access, change);
         file
     }
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(file.unreported_access(), None);
         file.accessed(at(11 + 24 * 60 * 60));
         assert!(file.unreported_access().is_some());
-        let elsewhere = FileData::new(InodeId(7), Layout::Striped, Home::Inode);
+        let elsewhere = FileData::new(InodeId(7), Layout::Striped, Home::Inode, MapEpoch(1));
         elsewhere.accessed(at(20));
         assert_eq!(elsewhere.unreported_access(), None, "the node does not keep this file's times");
     }

@@ -48,7 +48,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use streams::Streams;
-use tameike_core::{Generation, InodeId, Layout, Timestamp};
+use tameike_core::{Generation, InodeId, Layout, MapEpoch, Timestamp};
 use units::UnitCache;
 use write_behind::WriteBehind;
 
@@ -140,6 +140,8 @@ pub struct FileData {
     pub inode: InodeId,
     /// Striping of the file's units.
     pub layout: Layout,
+    /// The epoch of the home map when this node opened the file first.
+    pub(super) opened_in: MapEpoch,
     home: Mutex<Home>,
     state: Mutex<FileState>,
     /// Notified when a send, a fetch or a request for locations has ended.
@@ -154,10 +156,11 @@ pub struct FileData {
 }
 
 impl FileData {
-    pub(super) fn new(inode: InodeId, layout: Layout, home: Home) -> Self {
+    pub(super) fn new(inode: InodeId, layout: Layout, home: Home, opened_in: MapEpoch) -> Self {
         Self {
             inode,
             layout,
+            opened_in,
             home: Mutex::new(home),
             state: Mutex::default(),
             changed: Event::new(),
