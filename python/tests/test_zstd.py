@@ -26,7 +26,9 @@ def test_files_compressed_by_the_program_are_read(tmp_path: Path, options: tuple
         (root / f"mixed{number}").write_bytes(text_of(size // 2, rng) + rng.randbytes(size // 3) + bytes(size // 6))
         (root / f"noise{number}").write_bytes(rng.randbytes(size))
     made = pack(root, tmp_path / "made", "--compress", *options)
-    assert sum(file.stat().st_blocks for file in made.iterdir()) * 512 < 9_000_000
+    allocated = sum(file.stat().st_blocks for file in made.iterdir()) * 512
+    # How much of its blocks each writer leaves unused depends on their order.
+    assert allocated < 0.95 * sum(map(len, files_below(root).values()))
     for use_index in (True, False):
         container = Container(made, use_index=use_index)
         assert {item.path: container.read_bytes(item.path) for item in container.walk()} == files_below(root)
